@@ -1,0 +1,86 @@
+# Everything below needs Python 3.11 or later, Node 20 or later (for the official suite and the
+# benchmark's reference server) and the package registries. Nothing else.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip
+SUITE  := tests/conformance
+UV_PIN := uv==0.13.7
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run check static test conformance bench docs docs-serve lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- setup: each step leaves a stamp, so a second run does nothing ---
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later; set PYTHON=/path/to/one")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.locked: requirements/dev.txt $(VENV)/.created
+	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.locked
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(SUITE)/node_modules/.installed: $(SUITE)/package.json $(SUITE)/package-lock.json
+	cd $(SUITE) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+setup: $(VENV)/.installed ## create .venv from the lock; leaves .venv/bin/headrace
+
+run: setup ## serve on http://localhost:4437
+	$(BIN)/headrace serve
+
+# --- checks ---
+
+static: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+check: static ## lint, types, layers, fast tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test: static $(SUITE)/node_modules/.installed ## everything: check, the slow tests, the official suite twice
+	$(BIN)/python -m pytest
+
+conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, against both servers
+	$(BIN)/python -m pytest $(SUITE) -rA
+
+bench: setup ## compare with the Node reference server; writes bench/results
+	$(BIN)/python -m bench
+
+# --- documentation ---
+
+docs: setup ## build the documentation site into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: setup ## serve the documentation with live reload
+	$(BIN)/mkdocs serve
+
+# --- locks: `make lock UPGRADE=--upgrade` moves every pin, without it only what must move ---
+
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+           --no-header --no-annotate --no-emit-index-url $(UPGRADE)
+
+lock: $(VENV)/.created ## resolve pyproject.toml and package.json again
+	$(PIP) install --quiet $(UV_PIN)
+	$(COMPILE) -o requirements/run.txt pyproject.toml requirements/build.in
+	$(COMPILE) -o requirements/dev.txt -c requirements/run.txt --extra dev pyproject.toml requirements/build.in
+	cd $(SUITE) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node trim-lock.mjs
+
+clean: ## remove everything that can be made again
+	rm -rf $(VENV) $(SUITE)/node_modules bench/reference/node_modules site
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
