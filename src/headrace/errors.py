@@ -1,0 +1,339 @@
+"""Everything that can go wrong, as one tree.
+
+    HeadraceError
+      Refused          it did not happen, and the same request will not help
+      Unavailable      it did not happen; the same request may succeed later
+      Indeterminate    it may have happened: retry only with producer headers
+      Corrupt          stored bytes failed their checksum
+
+The first question about an error is: did it happen? Errors carry facts as fields and a sentence
+a person can act on (`detail`). Status codes and wire form belong to `protocol.responses`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+class HeadraceError(Exception):
+    """Base of every error this package raises or returns."""
+
+    @property
+    def detail(self) -> str:
+        raise NotImplementedError(type(self).__name__)
+
+    def facts(self) -> dict[str, Any]:
+        """The fields of this error, as they appear in a problem document."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.repr}  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class Refused(HeadraceError):
+    """It did not happen, and the same request will not help."""
+
+
+class Unavailable(HeadraceError):
+    """It did not happen; the same request may succeed later."""
+
+    retry_after_secs: int
+
+
+class Indeterminate(HeadraceError):
+    """It may have happened: retry only with producer headers."""
+
+
+class Corrupt(HeadraceError):
+    """Stored bytes failed their checksum."""
+
+
+@dataclass(eq=False)
+class InvalidRequest(Refused):
+    """A header, parameter or body that breaks a rule of the protocol."""
+
+    reason: str
+
+    @property
+    def detail(self) -> str:
+        return self.reason
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+class InvalidJson(InvalidRequest):
+    """A body for a JSON stream that is not JSON."""
+
+
+class InvalidOffset(InvalidRequest):
+    """An offset this server never handed out for this stream."""
+
+
+class InvalidName(InvalidRequest):
+    """A stream name that breaks a rule of `protocol.names`."""
+
+
+class MalformedHttp(InvalidRequest):
+    """Bytes that are not one unambiguous HTTP request; the connection closes."""
+
+
+@dataclass(eq=False)
+class StreamNotFound(Refused):
+    stream: str
+
+    @property
+    def detail(self) -> str:
+        return f"There is no stream {self.stream!r}. Create it with PUT first."
+
+
+@dataclass(eq=False)
+class RouteNotFound(Refused):
+    path: str
+
+    @property
+    def detail(self) -> str:
+        return f"Nothing is served at {self.path!r}."
+
+
+@dataclass(eq=False)
+class StreamDeleted(Refused):
+    """Soft-deleted: gone for clients, kept for the forks that still need its data."""
+
+    stream: str
+
+    @property
+    def detail(self) -> str:
+        return f"The stream {self.stream!r} was deleted; only its forks can still be read."
+
+
+@dataclass(eq=False)
+class NameTaken(Refused):
+    stream: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The stream {self.stream!r} was deleted but has live forks, so its name cannot be "
+            "used again until they are deleted."
+        )
+
+
+@dataclass(eq=False)
+class SourceDeleted(Refused):
+    stream: str
+
+    @property
+    def detail(self) -> str:
+        return f"The stream {self.stream!r} was deleted and cannot be forked."
+
+
+@dataclass(eq=False)
+class ConfigurationMismatch(Refused):
+    stream: str
+    differs: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The stream {self.stream!r} exists with another configuration: {self.differs}. "
+            "Use another name, or repeat the request it was created with."
+        )
+
+
+@dataclass(eq=False)
+class StreamClosed(Refused):
+    stream: str
+    next_offset: str
+
+    @property
+    def detail(self) -> str:
+        return f"The stream {self.stream!r} is closed and takes no more appends."
+
+
+@dataclass(eq=False)
+class ContentTypeMismatch(Refused):
+    expected: str
+    received: str
+
+    @property
+    def detail(self) -> str:
+        return f"This stream holds {self.expected}; the request carries {self.received}."
+
+
+@dataclass(eq=False)
+class SequenceRegression(Refused):
+    last_seq: str
+    received_seq: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"Stream-Seq {self.received_seq!r} is not greater than {self.last_seq!r}, the last "
+            "one accepted on this stream."
+        )
+
+
+@dataclass(eq=False)
+class ProducerFenced(Refused):
+    current_epoch: int
+    received_epoch: int
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"Producer-Epoch {self.received_epoch} is stale: epoch {self.current_epoch} has "
+            "written since. Claim a higher epoch, starting at Producer-Seq 0."
+        )
+
+
+@dataclass(eq=False)
+class ProducerGap(Refused):
+    expected_seq: int
+    received_seq: int
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"Producer-Seq {self.received_seq} leaves a gap: {self.expected_seq} is expected next."
+        )
+
+
+@dataclass(eq=False)
+class TooManyProducers(Refused):
+    limit: int
+
+    @property
+    def detail(self) -> str:
+        return f"This stream already knows {self.limit} producers, the most it may."
+
+
+@dataclass(eq=False)
+class OffsetTrimmed(Refused):
+    earliest_offset: str
+
+    @property
+    def detail(self) -> str:
+        return f"History before {self.earliest_offset} is no longer kept. Start from there."
+
+
+@dataclass(eq=False)
+class MethodNotAllowed(Refused):
+    allow: str
+
+    @property
+    def detail(self) -> str:
+        return f"This resource answers {self.allow}."
+
+
+@dataclass(eq=False)
+class BodyTooLarge(Refused):
+    limit_bytes: int
+
+    @property
+    def detail(self) -> str:
+        return f"The body exceeds {self.limit_bytes} bytes. Split it into several appends."
+
+
+@dataclass(eq=False)
+class StreamFull(Refused):
+    stream: str
+    limit_bytes: int
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The append would take the stream {self.stream!r} past {self.limit_bytes} bytes "
+            "(limits.max_stream_bytes)."
+        )
+
+
+@dataclass(eq=False)
+class MemoryFull(Refused):
+    limit_bytes: int
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The append would take stored data past {self.limit_bytes} bytes "
+            "(limits.max_memory_bytes). Delete streams or raise the limit."
+        )
+
+
+@dataclass(eq=False)
+class HeadersTooLarge(Refused):
+    limit: str
+
+    @property
+    def detail(self) -> str:
+        return f"The request head exceeds {self.limit}."
+
+
+@dataclass(eq=False)
+class UrlTooLong(Refused):
+    limit_bytes: int
+
+    @property
+    def detail(self) -> str:
+        return f"The URL exceeds {self.limit_bytes} bytes."
+
+
+@dataclass(eq=False)
+class UnsupportedTransferCoding(Refused):
+    coding: str
+
+    @property
+    def detail(self) -> str:
+        return f"Transfer-Encoding {self.coding!r} is not supported; send chunked or a length."
+
+
+@dataclass(eq=False)
+class RequestTimeout(Refused):
+    waited_secs: float
+
+    @property
+    def detail(self) -> str:
+        return f"The request was not complete after {self.waited_secs:g} seconds."
+
+
+@dataclass(eq=False)
+class RateLimited(Unavailable):
+    retry_after_secs: int
+
+    @property
+    def detail(self) -> str:
+        return f"Too many requests. Try again in {self.retry_after_secs} seconds."
+
+
+@dataclass(eq=False)
+class Overloaded(Unavailable):
+    """A bound of the whole server is reached: connections, bodies in flight, live readers."""
+
+    what: str
+    limit: int
+    retry_after_secs: int = 1
+
+    @property
+    def detail(self) -> str:
+        return f"The server is at its limit of {self.limit} {self.what}. Try again shortly."
+
+
+@dataclass(eq=False)
+class Draining(Unavailable):
+    retry_after_secs: int = 1
+
+    @property
+    def detail(self) -> str:
+        return "The server is shutting down. Reconnect and try again."
+
+
+@dataclass(eq=False)
+class InternalFault(Indeterminate):
+    """A defect of ours: the log has the traceback under this reference."""
+
+    reference: str
+
+    @property
+    def detail(self) -> str:
+        return f"The server failed on this request; its log has the cause under {self.reference}."

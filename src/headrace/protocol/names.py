@@ -1,0 +1,56 @@
+"""Stream names: what a URL path may name, and how a name is written back into a URL.
+
+A name is the percent-decoded UTF-8 path below the stream root, so `a%2Fb` and `a/b` are the same
+stream. Names whose first segment begins with `__ds` belong to the protocol's control resources.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from headrace.errors import InvalidName
+from headrace.limits import STREAM_NAME_BYTES_MAX
+
+CONTROL_PREFIX: Final = "__ds"
+REGISTRY_NAME: Final = "__registry__"
+_URL_SAFE = "/-._~!$'()*+,:;=@"
+
+
+def decode_name(raw: str) -> str:
+    """The stream name behind the raw URL path `raw` (relative to the stream root)."""
+    try:
+        name = unquote_to_bytes(raw).decode("utf-8") if "%" in raw else raw
+    except UnicodeDecodeError:
+        raise InvalidName("The stream name is not UTF-8 once percent-decoded.") from None
+    check_name(name)
+    return name
+
+
+def check_name(name: str) -> None:
+    if not name:
+        raise InvalidName("The URL names no stream.")
+    if len(name.encode("utf-8", "surrogatepass")) > STREAM_NAME_BYTES_MAX:
+        raise InvalidName(f"The stream name exceeds {STREAM_NAME_BYTES_MAX} bytes.")
+    if any(segment in ("", ".", "..") for segment in name.split("/")):
+        raise InvalidName("A stream name has no empty, '.' or '..' segments.")
+    if not all(is_name_character(character) for character in name):
+        raise InvalidName("A stream name has no control characters.")
+
+
+def is_name_character(character: str) -> bool:
+    return (
+        character >= " "
+        and not "\x7f" <= character <= "\x9f"
+        and not ("\ud800" <= character <= "\udfff")
+    )
+
+
+def encode_name(name: str) -> str:
+    """`name` as it stands in a URL path."""
+    return quote(name, safe=_URL_SAFE)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether the first segment of `name` belongs to the protocol's control resources."""
+    return name.startswith(CONTROL_PREFIX)

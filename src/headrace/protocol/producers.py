@@ -1,0 +1,91 @@
+"""Producer fencing: which appends are new, which are repeats, which are late.
+
+Everything about epochs and sequence numbers is here. Nothing here knows about bytes, clocks or
+storage. A producer keeps the receipts of its last appends, so that a repeat is answered with the
+offset its original was answered with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.errors import InvalidRequest, ProducerFenced, ProducerGap, Refused, TooManyProducers
+from headrace.protocol.offsets import Position
+
+
+class ProducerHeaders(NamedTuple):
+    """Producer-Id, Producer-Epoch and Producer-Seq of one request."""
+
+    id: bytes
+    epoch: int
+    seq: int
+
+
+class ProducerState:
+    """What a stream remembers of one producer: its epoch, its last seq, its latest receipts."""
+
+    __slots__ = ("epoch", "receipts", "seq")
+
+    def __init__(self, epoch: int, seq: int, receipts: list[Position]) -> None:
+        self.epoch = epoch
+        self.seq = seq
+        self.receipts = receipts
+
+    def receipt(self, seq: int) -> Position | None:
+        """The tail after the append `seq` of the current epoch, while it is remembered."""
+        age = self.seq - seq
+        return self.receipts[-1 - age] if age < len(self.receipts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """This append was accepted before."""
+
+    epoch: int
+    last_seq: int
+    receipt: Position | None
+
+
+def judge(
+    known: dict[bytes, ProducerState] | None, claim: ProducerHeaders, producers_max: int
+) -> Repeat | Refused | None:
+    """None means the append is new and next in order."""
+    state = known.get(claim.id) if known is not None else None
+    if state is None:
+        return _judge_stranger(known, claim, producers_max)
+    if claim.epoch == state.epoch:
+        if claim.seq == state.seq + 1:
+            return None
+        if claim.seq <= state.seq:
+            return Repeat(state.epoch, state.seq, state.receipt(claim.seq))
+        return ProducerGap(state.seq + 1, claim.seq)
+    if claim.epoch < state.epoch:
+        return ProducerFenced(state.epoch, claim.epoch)
+    if claim.seq == 0:
+        return None
+    return InvalidRequest("A new Producer-Epoch must start at Producer-Seq 0.")
+
+
+def _judge_stranger(
+    known: dict[bytes, ProducerState] | None, claim: ProducerHeaders, producers_max: int
+) -> Refused | None:
+    if claim.seq != 0:
+        return ProducerGap(0, claim.seq)
+    if known is not None and len(known) >= producers_max:
+        return TooManyProducers(producers_max)
+    return None
+
+
+def accept(
+    known: dict[bytes, ProducerState], claim: ProducerHeaders, tail: Position, receipts_max: int
+) -> None:
+    """Record an append that `judge` found new and that moved the tail to `tail`."""
+    state = known.get(claim.id)
+    if state is None or state.epoch != claim.epoch:
+        state = known[claim.id] = ProducerState(claim.epoch, claim.seq, [])
+    state.seq = claim.seq
+    receipts = state.receipts
+    receipts.append(tail)
+    if len(receipts) > receipts_max:
+        del receipts[0]

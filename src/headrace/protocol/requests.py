@@ -1,0 +1,207 @@
+"""Requests as values: what a client asks of a stream, checked as far as the request alone allows.
+
+A parser takes headers, query and body and returns a command or raises a refusal; whether the
+command succeeds is decided against a stream's state in `protocol.stream`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from headrace.errors import InvalidOffset, InvalidRequest
+from headrace.limits import PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
+from headrace.protocol import names
+from headrace.protocol.expiry import FOREVER, Lifetime
+from headrace.protocol.headers import (
+    Headers,
+    is_true,
+    parse_content_type,
+    parse_expires_at,
+    parse_integer,
+    parse_ttl,
+)
+from headrace.protocol.offsets import BEGINNING, NOW, Position, parse_token
+from headrace.protocol.producers import ProducerHeaders
+
+QUERY_FIELDS_MAX: Final = 32  # the protocol defines three
+
+
+class Live(StrEnum):
+    NO = ""
+    LONG_POLL = "long-poll"
+    SSE = "sse"
+
+
+class Append(NamedTuple):
+    """POST: add bytes, close, or both."""
+
+    body: bytes
+    content_type: str | None = None
+    close: bool = False
+    stream_seq: bytes | None = None
+    producer: ProducerHeaders | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """Where a new stream branches off: `offset` None is the source's tail."""
+
+    source: str
+    offset: Position | None
+    sub_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """PUT: a new stream, or the confirmation of an existing one."""
+
+    body: bytes = b""
+    content_type: str | None = None
+    lifetime: Lifetime = FOREVER
+    closed: bool = False
+    fork: ForkRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """GET: `start` is a position, or one of the sentinels BEGINNING and NOW."""
+
+    start: Position | str = BEGINNING
+    live: Live = Live.NO
+    cursor: str | None = None
+
+
+def parse_append(headers: Headers, body: bytes) -> Append:
+    get = headers.get
+    producer = None
+    if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
+        producer = _parse_producer(headers)
+    close = is_true(get(b"stream-closed"))
+    if not body:
+        if not close:
+            raise InvalidRequest("The body is empty. Send bytes to append, or Stream-Closed: true.")
+        return Append(body, None, True, _parse_stream_seq(headers), producer)
+    content_type = get(b"content-type")
+    if not content_type:
+        raise InvalidRequest("An append needs a Content-Type, the one its stream was created with.")
+    stream_seq = _parse_stream_seq(headers) if b"stream-seq" in headers else None
+    return Append(body, parse_content_type(content_type), close, stream_seq, producer)
+
+
+def _parse_producer(headers: Headers) -> ProducerHeaders:
+    producer_id = headers.get(b"producer-id")
+    epoch, seq = headers.get(b"producer-epoch"), headers.get(b"producer-seq")
+    if producer_id is None or epoch is None or seq is None:
+        raise InvalidRequest("Producer-Id, Producer-Epoch and Producer-Seq come together or not.")
+    if not producer_id:
+        raise InvalidRequest("Producer-Id must not be empty.")
+    if len(producer_id) > PRODUCER_ID_BYTES_MAX:
+        raise InvalidRequest(f"Producer-Id must not exceed {PRODUCER_ID_BYTES_MAX} bytes.")
+    return ProducerHeaders(
+        producer_id, parse_integer("Producer-Epoch", epoch), parse_integer("Producer-Seq", seq)
+    )
+
+
+def _parse_stream_seq(headers: Headers) -> bytes | None:
+    value = headers.get(b"stream-seq")
+    if value is not None and len(value) > STREAM_SEQ_BYTES_MAX:
+        raise InvalidRequest(f"Stream-Seq must not exceed {STREAM_SEQ_BYTES_MAX} bytes.")
+    return value
+
+
+def parse_create(headers: Headers, body: bytes, stream_root: str) -> Create:
+    content_type = headers.get(b"content-type")
+    return Create(
+        body=body,
+        content_type=None if content_type is None else parse_content_type(content_type),
+        lifetime=_parse_lifetime(headers),
+        closed=is_true(headers.get(b"stream-closed")),
+        fork=_parse_fork(headers, stream_root),
+    )
+
+
+def _parse_lifetime(headers: Headers) -> Lifetime:
+    ttl, expires_at = headers.get(b"stream-ttl"), headers.get(b"stream-expires-at")
+    if ttl is not None and expires_at is not None:
+        raise InvalidRequest("Send Stream-TTL or Stream-Expires-At, not both.")
+    if ttl is not None:
+        return Lifetime(ttl_secs=parse_ttl(ttl))
+    if expires_at is not None:
+        return Lifetime(expires_at_ms=parse_expires_at(expires_at))
+    return FOREVER
+
+
+def _parse_fork(headers: Headers, stream_root: str) -> ForkRequest | None:
+    source = headers.get(b"stream-forked-from")
+    offset, sub_offset = headers.get(b"stream-fork-offset"), headers.get(b"stream-fork-sub-offset")
+    if source is None:
+        if offset is not None or sub_offset is not None:
+            raise InvalidRequest("Stream-Fork-Offset needs Stream-Forked-From beside it.")
+        return None
+    return ForkRequest(
+        source=_parse_source(source.decode("latin-1"), stream_root),
+        offset=None if offset is None else parse_token(offset.decode("latin-1")),
+        sub_offset=0 if sub_offset is None else parse_integer("Stream-Fork-Sub-Offset", sub_offset),
+    )
+
+
+def _parse_source(value: str, stream_root: str) -> str:
+    """The stream behind a Stream-Forked-From path; a full URL is taken by its path."""
+    path = urlsplit(value).path if "://" in value else value
+    root = f"{stream_root}/"
+    if not path.startswith(root):
+        raise InvalidRequest(f"Stream-Forked-From must be a stream's path, such as {root}source.")
+    return names.decode_name(path.removeprefix(root))
+
+
+def parse_query(query: str) -> dict[str, str]:
+    """Query parameters by name; a parameter of ours may stand only once."""
+    try:
+        pairs = parse_qsl(
+            query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
+        )
+    except ValueError:
+        raise InvalidRequest("The query string is not UTF-8, or has too many fields.") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        for name in ("offset", "live", "cursor"):
+            if sum(pair[0] == name for pair in pairs) > 1:
+                raise InvalidRequest(f"The parameter {name} stands more than once.")
+    return fields
+
+
+def parse_read(query: str) -> Read:
+    if not query:
+        return Read()
+    fields = parse_query(query)
+    live = _parse_live(fields.get("live"))
+    offset = fields.get("offset")
+    if offset is None:
+        if live is not Live.NO:
+            raise InvalidRequest(f"live={live} needs an offset: -1, now, or a Stream-Next-Offset.")
+        return Read(BEGINNING, live, fields.get("cursor"))
+    return Read(_parse_offset(offset), live, fields.get("cursor"))
+
+
+def _parse_live(value: str | None) -> Live:
+    if value is None:
+        return Live.NO
+    try:
+        return Live(value) if value else _refuse_live(value)
+    except ValueError:
+        return _refuse_live(value)
+
+
+def _refuse_live(value: str) -> Live:
+    raise InvalidRequest(f"live must be long-poll or sse, not {value[:64]!r}.")
+
+
+def _parse_offset(value: str) -> Position | str:
+    if value in (BEGINNING, NOW):
+        return value
+    if not value:
+        raise InvalidOffset("The offset is empty. Use -1, now, or a Stream-Next-Offset.")
+    return parse_token(value)

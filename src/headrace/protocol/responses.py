@@ -1,0 +1,251 @@
+"""Outcomes as responses: the one place that knows status codes.
+
+A response carries its own header lines as bytes; what every response of a server carries (date,
+security, CORS) is added by the transport.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from headrace import errors
+from headrace.errors import HeadraceError
+from headrace.protocol.headers import format_time
+from headrace.protocol.json_mode import response_body
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import AlreadyClosed, Appended, Repeated, StreamState
+
+
+class Response(NamedTuple):
+    """`headers` are complete lines, each ended by CRLF."""
+
+    status: int
+    headers: bytes
+    body: bytes = b""
+
+
+REASONS: Final = {
+    200: b"OK",
+    201: b"Created",
+    204: b"No Content",
+    304: b"Not Modified",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    410: b"Gone",
+    413: b"Content Too Large",
+    414: b"URI Too Long",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    503: b"Service Unavailable",
+}
+
+OK: Final = 200
+CREATED: Final = 201
+NO_CONTENT: Final = 204
+NOT_MODIFIED: Final = 304
+WITHOUT_BODY: Final = frozenset({NO_CONTENT, NOT_MODIFIED})
+
+
+class Problem(NamedTuple):
+    status: int
+    name: str
+    title: str
+
+
+PROBLEM_TYPE_PREFIX: Final = "urn:headrace:problem:"
+PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
+    errors.InvalidRequest: Problem(400, "invalid-request", "Invalid request"),
+    errors.InvalidJson: Problem(400, "invalid-json", "Invalid JSON"),
+    errors.InvalidOffset: Problem(400, "invalid-offset", "Invalid offset"),
+    errors.InvalidName: Problem(400, "invalid-name", "Invalid stream name"),
+    errors.MalformedHttp: Problem(400, "malformed-http", "Malformed HTTP"),
+    errors.StreamNotFound: Problem(404, "stream-not-found", "Stream not found"),
+    errors.RouteNotFound: Problem(404, "not-found", "Not found"),
+    errors.StreamDeleted: Problem(410, "stream-deleted", "Stream deleted"),
+    errors.OffsetTrimmed: Problem(410, "offset-trimmed", "History no longer kept"),
+    errors.NameTaken: Problem(409, "name-taken", "Name still in use"),
+    errors.SourceDeleted: Problem(409, "source-deleted", "Source deleted"),
+    errors.ConfigurationMismatch: Problem(409, "stream-exists", "Stream exists"),
+    errors.StreamClosed: Problem(409, "stream-closed", "Stream closed"),
+    errors.ContentTypeMismatch: Problem(409, "content-type-mismatch", "Content type mismatch"),
+    errors.SequenceRegression: Problem(409, "sequence-regression", "Sequence regression"),
+    errors.ProducerGap: Problem(409, "producer-gap", "Producer sequence gap"),
+    errors.TooManyProducers: Problem(409, "too-many-producers", "Too many producers"),
+    errors.ProducerFenced: Problem(403, "producer-fenced", "Producer fenced"),
+    errors.MethodNotAllowed: Problem(405, "method-not-allowed", "Method not allowed"),
+    errors.RequestTimeout: Problem(408, "request-timeout", "Request timeout"),
+    errors.BodyTooLarge: Problem(413, "body-too-large", "Body too large"),
+    errors.StreamFull: Problem(413, "stream-full", "Stream full"),
+    errors.MemoryFull: Problem(413, "memory-full", "Memory full"),
+    errors.UrlTooLong: Problem(414, "url-too-long", "URL too long"),
+    errors.HeadersTooLarge: Problem(431, "headers-too-large", "Headers too large"),
+    errors.RateLimited: Problem(429, "rate-limited", "Too many requests"),
+    errors.InternalFault: Problem(500, "internal-fault", "Internal fault"),
+    errors.UnsupportedTransferCoding: Problem(
+        501, "unsupported-transfer-coding", "Unsupported transfer coding"
+    ),
+    errors.Overloaded: Problem(503, "overloaded", "Overloaded"),
+    errors.Draining: Problem(503, "draining", "Shutting down"),
+}
+
+_NO_STORE: Final = b"Cache-Control: no-store\r\n"
+_CLOSED: Final = b"Stream-Closed: true\r\n"
+_UP_TO_DATE: Final = b"Stream-Up-To-Date: true\r\n"
+_NEXT_OFFSET: Final = b"Stream-Next-Offset: %016d_%016d\r\n"
+_APPENDED: Final = _NEXT_OFFSET + _NO_STORE
+_APPENDED_BY_PRODUCER: Final = _APPENDED + b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n"
+
+
+def line(name: str, value: str) -> bytes:
+    return f"{name}: {value}\r\n".encode("latin-1")
+
+
+def appended(change: Appended) -> Response:
+    producer = change.producer
+    if producer is None:
+        headers = _APPENDED % change.end
+        return Response(NO_CONTENT, headers + _CLOSED if change.closes else headers)
+    headers = _APPENDED_BY_PRODUCER % (*change.end, producer.epoch, producer.seq)
+    if change.closes:
+        headers += _CLOSED
+    return Response(OK if change.data else NO_CONTENT, headers)
+
+
+def repeated(outcome: Repeated) -> Response:
+    repeat = outcome.repeat
+    headers = b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (repeat.epoch, repeat.last_seq)
+    if repeat.receipt is not None:
+        headers += _NEXT_OFFSET % repeat.receipt
+    if outcome.closed:
+        headers += _CLOSED
+    return Response(NO_CONTENT, headers + _NO_STORE)
+
+
+def already_closed(outcome: AlreadyClosed) -> Response:
+    return Response(NO_CONTENT, _APPENDED % outcome.tail + _CLOSED)
+
+
+def stream_put(state: StreamState, location: str | None) -> Response:
+    """Created when a location is given, confirmed when not."""
+    headers = line("Content-Type", state.config.content_type) + _APPENDED % state.tail
+    if state.closed:
+        headers += _CLOSED
+    if location is None:
+        return Response(OK, headers)
+    return Response(CREATED, headers + line("Location", location))
+
+
+def deleted() -> Response:
+    return Response(NO_CONTENT, _NO_STORE)
+
+
+def metadata(state: StreamState, tail: Position, *, closed: bool) -> Response:
+    """HEAD: what a stream is, and where its tail stands."""
+    headers = line("Content-Type", state.config.content_type) + _APPENDED % tail
+    lifetime = state.config.lifetime
+    if lifetime.ttl_secs is not None:
+        headers += line("Stream-TTL", str(lifetime.ttl_secs))
+    if lifetime.expires_at_ms is not None:
+        headers += line("Stream-Expires-At", format_time(lifetime.expires_at_ms))
+    if closed:
+        headers += _CLOSED
+    return Response(OK, headers)
+
+
+def read(
+    state: StreamState,
+    next_offset: Position,
+    data: bytes,
+    *,
+    etag: str | None,
+    cache_control: str,
+    up_to_date: bool,
+    closed: bool,
+    cursor: int | None = None,
+) -> Response:
+    """A range of a stream; `etag` None marks an answer that names no fixed range."""
+    headers = (
+        line("Content-Type", state.config.content_type)
+        + _NEXT_OFFSET % next_offset
+        + line("Cache-Control", cache_control)
+    )
+    if etag is not None:
+        headers += line("ETag", etag)
+    headers += _position_flags(up_to_date=up_to_date, closed=closed, cursor=cursor)
+    return Response(OK, headers, response_body(data) if state.is_json else data)
+
+
+def _position_flags(*, up_to_date: bool, closed: bool, cursor: int | None) -> bytes:
+    flags = _UP_TO_DATE if up_to_date else b""
+    if closed:
+        flags += _CLOSED
+    if cursor is not None:
+        flags += b"Stream-Cursor: %d\r\n" % cursor
+    return flags
+
+
+def not_modified(response: Response) -> Response:
+    """The same answer to a client that holds it already."""
+    return Response(NOT_MODIFIED, response.headers)
+
+
+def nothing_new(tail: Position, *, closed: bool, cursor: int | None) -> Response:
+    """Long-poll: the wait ended without data."""
+    flags = _position_flags(up_to_date=True, closed=closed, cursor=cursor)
+    return Response(NO_CONTENT, _APPENDED % tail + flags)
+
+
+def event_stream(state: StreamState) -> Response:
+    """SSE: the head of an answer whose body follows as events."""
+    headers = (
+        b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
+    )
+    if not state.is_text:
+        headers += b"Stream-SSE-Data-Encoding: base64\r\n"
+    return Response(OK, headers)
+
+
+def json_document(status: int, value: Any, content_type: str = "application/json") -> Response:
+    return Response(status, line("Content-Type", content_type) + _NO_STORE, orjson.dumps(value))
+
+
+def problem(error: HeadraceError) -> Response:
+    """An error as an RFC 9457 problem document."""
+    status, name, title = PROBLEMS[type(error)]
+    document = {
+        "type": PROBLEM_TYPE_PREFIX + name,
+        "title": title,
+        "status": status,
+        "detail": error.detail,
+        **error.facts(),
+    }
+    headers = b"Content-Type: application/problem+json\r\n" + _NO_STORE + _error_headers(error)
+    return Response(status, headers, orjson.dumps(document))
+
+
+def _error_headers(error: HeadraceError) -> bytes:
+    match error:
+        case errors.StreamClosed(next_offset=next_offset):
+            return line("Stream-Next-Offset", next_offset) + _CLOSED
+        case errors.OffsetTrimmed(earliest_offset=earliest):
+            return line("Stream-Next-Offset", earliest)
+        case errors.ProducerFenced(current_epoch=epoch):
+            return line("Producer-Epoch", str(epoch))
+        case errors.ProducerGap(expected_seq=expected, received_seq=received):
+            return line("Producer-Expected-Seq", str(expected)) + line(
+                "Producer-Received-Seq", str(received)
+            )
+        case errors.MethodNotAllowed(allow=allow):
+            return line("Allow", allow)
+        case errors.Unavailable():
+            return line("Retry-After", str(error.retry_after_secs))
+    return b""

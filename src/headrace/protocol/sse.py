@@ -1,0 +1,118 @@
+"""Server-Sent Events: how a range of a stream is framed, and how a frame is read back.
+
+Every `data` event is followed by its `control` event. Events carry no `id:`; the offset to resume
+from stands in the control event. Text travels as UTF-8, everything else as base64. SSE knows only
+LF as a line end inside a payload, so CR and CRLF arrive as LF; bytes that are not UTF-8 arrive as
+U+FFFD.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.protocol.json_mode import response_body
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import StreamState
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+def data_event(payload: bytes) -> bytes:
+    """One `data` event; `payload` is UTF-8 or base64."""
+    if b"\n" in payload or b"\r" in payload or payload.startswith(b" "):
+        payload = b"\ndata:".join(_guard(line) for line in _LINE_END.split(payload))
+    return b"event: data\ndata:%b\n\n" % payload
+
+
+def _guard(line: bytes) -> bytes:
+    """Receivers drop one space after the colon, so a line that begins with one gets another."""
+    return b" " + line if line.startswith(b" ") else line
+
+
+def control_event(
+    next_offset: Position, *, cursor: int | None, up_to_date: bool, closed: bool
+) -> bytes:
+    fields = b'{"streamNextOffset":"%016d_%016d"' % next_offset
+    if closed:
+        fields += b',"upToDate":true,"streamClosed":true'
+    else:
+        fields += b',"streamCursor":"%d"' % (cursor or 0)
+        if up_to_date:
+            fields += b',"upToDate":true'
+    return b"event: control\ndata:%b}\n\n" % fields
+
+
+def payload_of(state: StreamState, data: bytes) -> bytes:
+    """A range of the log as the payload of a data event."""
+    if state.is_json:
+        return response_body(data)
+    if not state.is_text:
+        return b64encode(data)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode("utf-8")
+    return data
+
+
+def ends_inside_character(data: bytes) -> bool:
+    """Whether `data` stops after the first bytes of a longer UTF-8 sequence."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            return False
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back < length
+    return False
+
+
+class Event(NamedTuple):
+    """One event as a receiver sees it; `type` is `message` where the sender named none."""
+
+    type: str
+    data: str
+
+
+class Decoder:
+    """An event stream parser by the rules of the HTML standard, fed any slices of bytes."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._type = ""
+        self._data: list[str] = []
+        self._begun = False
+
+    def feed(self, received: bytes) -> Iterator[Event]:
+        self._buffer += received
+        if not self._begun and self._buffer:
+            self._begun = True
+            self._buffer = self._buffer.removeprefix(b"\xef\xbb\xbf")
+        # A CR at the very end may be half of a CRLF.
+        complete = self._buffer[:-1] if self._buffer.endswith(b"\r") else self._buffer
+        last = max(complete.rfind(b"\n"), complete.rfind(b"\r")) + 1
+        lines = _LINE_END.split(self._buffer[:last])[:-1]
+        self._buffer = self._buffer[last:]
+        for line in lines:
+            event = self._line(line.decode("utf-8", "replace"))
+            if event is not None:
+                yield event
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._type = value
+        return None
+
+    def _dispatch(self) -> Event | None:
+        data, self._data = self._data, []
+        type_, self._type = self._type, ""
+        return Event(type_ or "message", "\n".join(data)) if data else None

@@ -1,0 +1,220 @@
+"""One stream: its state, and what each command means against it.
+
+`decide_*` are pure: they look at state and command and return a change, an answer that changes
+nothing, or a refusal. `apply_append` is the only place that moves a stream's tail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.errors import (
+    ConfigurationMismatch,
+    ContentTypeMismatch,
+    InvalidJson,
+    Refused,
+    SequenceRegression,
+    StreamClosed,
+    StreamFull,
+)
+from headrace.limits import Limits
+from headrace.protocol import producers
+from headrace.protocol.expiry import FOREVER, Lifetime
+from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON, media_type
+from headrace.protocol.json_mode import split_messages, wire_bytes
+from headrace.protocol.offsets import START, Position
+from headrace.protocol.producers import ProducerHeaders, ProducerState, Repeat
+from headrace.protocol.requests import Append, Create, ForkRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOrigin:
+    """Where a stream came from: what was asked, and the point it resolved to."""
+
+    request: ForkRequest
+    source_id: int
+    point: Position
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """What a stream was created as; it never changes."""
+
+    content_type: str
+    lifetime: Lifetime = FOREVER
+    fork: ForkOrigin | None = None
+
+
+class StreamState:
+    """Everything about one stream but its bytes."""
+
+    __slots__ = (
+        "closed",
+        "config",
+        "created_at_ms",
+        "deleted",
+        "floor",
+        "id",
+        "is_json",
+        "media_type",
+        "name",
+        "producers",
+        "stream_seq",
+        "tail",
+        "touched_ms",
+    )
+
+    def __init__(self, id: int, name: str, config: StreamConfig, now_ms: int) -> None:
+        self.id = id
+        self.name = name
+        self.config = config
+        self.media_type = media_type(config.content_type)
+        self.is_json = self.media_type == JSON
+        self.tail: Position = config.fork.point if config.fork else START
+        self.floor: Position = START
+        self.closed = False
+        self.stream_seq: bytes | None = None
+        self.producers: dict[bytes, ProducerState] | None = None
+        self.created_at_ms = now_ms
+        self.touched_ms = now_ms
+        self.deleted = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether SSE carries this stream as text rather than base64."""
+        return self.is_json or self.media_type.startswith("text/")
+
+    def is_expired(self, now_ms: int) -> bool:
+        lifetime = self.config.lifetime
+        return lifetime is not FOREVER and lifetime.is_over(self.touched_ms, now_ms)
+
+
+class Appended(NamedTuple):
+    """A change: `data` goes after `start`, in messages of these `lengths`; one frame, one fact."""
+
+    start: Position
+    end: Position
+    data: bytes
+    lengths: tuple[int, ...]
+    closes: bool
+    stream_seq: bytes | None
+    producer: ProducerHeaders | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The same producer append again: nothing changes."""
+
+    repeat: Repeat
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyClosed:
+    """A close of a closed stream: nothing changes."""
+
+    tail: Position
+
+
+def decide_append(
+    state: StreamState, command: Append, limits: Limits
+) -> Appended | Repeated | AlreadyClosed | Refused:
+    if state.closed:
+        return _decide_on_closed(state, command, limits)
+    content_type = command.content_type
+    if content_type is not None and media_type(content_type) != state.media_type:
+        return ContentTypeMismatch(state.config.content_type, content_type)
+    producer = command.producer
+    if producer is not None:
+        verdict = producers.judge(state.producers, producer, limits.producers_max)
+        if verdict is not None:
+            return Repeated(verdict, False) if isinstance(verdict, Repeat) else verdict
+    stream_seq = command.stream_seq
+    if stream_seq is not None and state.stream_seq is not None and stream_seq <= state.stream_seq:
+        return _regression(state.stream_seq, stream_seq)
+    return _append(state, command, limits)
+
+
+def _regression(last: bytes, received: bytes) -> SequenceRegression:
+    return SequenceRegression(last.decode("latin-1"), received.decode("latin-1"))
+
+
+def _append(state: StreamState, command: Append, limits: Limits) -> Appended | Refused:
+    data = command.body
+    start = state.tail
+    lengths: tuple[int, ...] = ()
+    if not data:
+        pass
+    elif not state.is_json:
+        lengths = (len(data),)
+    else:
+        try:
+            messages = split_messages(data, limits.json_body_bytes_max)
+        except Refused as refusal:
+            return refusal
+        if not messages:
+            return InvalidJson("An empty array holds no message to append.")
+        data, lengths = wire_bytes(messages), tuple(len(message) + 1 for message in messages)
+    end = Position(start.messages + len(lengths), start.bytes + len(data))
+    if end.bytes - state.floor.bytes > limits.stream_bytes_max:
+        return StreamFull(state.name, limits.stream_bytes_max)
+    return Appended(start, end, data, lengths, command.close, command.stream_seq, command.producer)
+
+
+def _decide_on_closed(
+    state: StreamState, command: Append, limits: Limits
+) -> Repeated | AlreadyClosed | Refused:
+    """A closed stream answers repeats of what it accepted, and refuses everything else."""
+    producer = command.producer
+    if producer is not None:
+        verdict = producers.judge(state.producers, producer, limits.producers_max)
+        if isinstance(verdict, Repeat):
+            return Repeated(verdict, True)
+    elif command.close and not command.body:
+        return AlreadyClosed(state.tail)
+    return StreamClosed(state.name, state.tail.token())
+
+
+def apply_append(state: StreamState, change: Appended, now_ms: int, limits: Limits) -> None:
+    end = change.end
+    state.tail = end
+    state.touched_ms = now_ms
+    if change.stream_seq is not None:
+        state.stream_seq = change.stream_seq
+    if change.producer is not None:
+        if state.producers is None:
+            state.producers = {}
+        producers.accept(state.producers, change.producer, end, limits.producer_receipts_max)
+    if change.closes:
+        state.closed = True
+
+
+def decide_existing(state: StreamState, command: Create) -> Refused | None:
+    """Whether a PUT on an existing stream asks for the stream that is there (None: it does)."""
+    differs = _difference(state, command)
+    return None if differs is None else ConfigurationMismatch(state.name, differs)
+
+
+def _difference(state: StreamState, command: Create) -> str | None:
+    config = state.config
+    if not _same_fork(config.fork, command.fork):
+        return "it is a fork of another point" if config.fork else "it is not a fork"
+    is_fork = config.fork is not None
+    if command.content_type is not None or not is_fork:
+        wanted = command.content_type or DEFAULT_CONTENT_TYPE
+        if media_type(wanted) != state.media_type:
+            return f"its content type is {config.content_type}"
+    if config.lifetime != command.lifetime and not (is_fork and command.lifetime == FOREVER):
+        return "its TTL or expiry differs"
+    if state.closed != command.closed:
+        return "it is closed" if state.closed else "it is open"
+    return None
+
+
+def _same_fork(origin: ForkOrigin | None, wanted: ForkRequest | None) -> bool:
+    if origin is None or wanted is None:
+        return origin is None and wanted is None
+    if origin.request.source != wanted.source or origin.request.sub_offset != wanted.sub_offset:
+        return False
+    return wanted.offset is None or wanted.offset in (origin.request.offset, origin.point)
