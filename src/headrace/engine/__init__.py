@@ -1,0 +1,1 @@
+"""The engine: order, durability and visibility of what the protocol decides."""

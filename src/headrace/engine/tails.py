@@ -1,0 +1,88 @@
+"""A stream at run time: its state, its log, and who waits at its tail.
+
+`tail` is the end of the log, `visible` what readers may see: tail >= visible, always. Readers and
+watchers are called when `visible` moves; they hold no task and no future.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import StreamState
+from headrace.storage.base import Log
+
+
+class TailListener(Protocol):
+    """Someone who waits at the tail of a stream: a live reader, a subscription."""
+
+    def on_advance(self, stream: Stream) -> None:
+        """More is visible, or the stream was closed."""
+        ...
+
+    def on_gone(self, stream: Stream) -> None:
+        """The stream was deleted or has expired."""
+        ...
+
+
+class Stream:
+    """One stream, as the engine holds it."""
+
+    __slots__ = (
+        "forks",
+        "log",
+        "readers",
+        "source",
+        "state",
+        "visible",
+        "visible_closed",
+        "watchers",
+    )
+
+    def __init__(self, state: StreamState, log: Log, source: Stream | None = None) -> None:
+        self.state = state
+        self.log = log
+        self.source = source
+        self.forks = 0
+        self.visible: Position = state.tail
+        self.visible_closed = False
+        # Ordered sets: they leave in any order, and are called in the order they came.
+        # Live readers keep a sliding TTL from running out; watchers do not.
+        self.readers: dict[TailListener, None] | None = None
+        self.watchers: dict[TailListener, None] | None = None
+
+    def attach_reader(self, reader: TailListener) -> None:
+        if self.readers is None:
+            self.readers = {}
+        self.readers[reader] = None
+
+    def detach_reader(self, reader: TailListener, now_ms: int) -> None:
+        """Reading went on until now, so the sliding TTL starts again from here."""
+        self.readers = _without(self.readers, reader)
+        self.state.touched_ms = max(self.state.touched_ms, now_ms)
+
+    def attach_watcher(self, watcher: TailListener) -> None:
+        if self.watchers is None:
+            self.watchers = {}
+        self.watchers[watcher] = None
+
+    def detach_watcher(self, watcher: TailListener) -> None:
+        self.watchers = _without(self.watchers, watcher)
+
+    def listeners(self) -> list[TailListener]:
+        """A copy, because a listener may detach while it is being called."""
+        return [*(self.readers or ()), *(self.watchers or ())]
+
+    def is_expired(self, now_ms: int) -> bool:
+        state = self.state
+        if not state.is_expired(now_ms):
+            return False
+        return not (self.readers and state.config.lifetime.ttl_secs)
+
+
+def _without(
+    listeners: dict[TailListener, None] | None, listener: TailListener
+) -> dict[TailListener, None] | None:
+    if listeners:
+        listeners.pop(listener, None)
+    return listeners or None

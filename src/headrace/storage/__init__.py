@@ -1,0 +1,1 @@
+"""Storage: makes decisions durable and gives their bytes back; knows no HTTP."""
