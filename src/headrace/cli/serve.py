@@ -1,0 +1,158 @@
+"""`headrace serve`: start the server, say what was started, and say why when it cannot start."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import ssl
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import typer
+
+from headrace import __version__, logs
+from headrace.cli.options import (
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    ConfigFileOption,
+    HostOption,
+    PortOption,
+    ProfileOption,
+    fail,
+    load_or_exit,
+)
+from headrace.config import DEFAULT_SOURCE, Config, Loaded
+
+IMPLEMENTED_MODES = ("memory",)
+LOSES = {
+    "memory": "everything is lost when the process stops",
+    "file-fast": "what the kernel had not yet written is lost with the machine's power",
+    "file-durable": "nothing that was acknowledged is lost",
+    "acid": "nothing that was acknowledged is lost",
+}
+
+
+class Run(Protocol):
+    """`headrace.http.server.run`: serves until told to stop, returns the exit code."""
+
+    def __call__(self, config: Config, *, on_ready: Callable[[str], None]) -> int: ...
+
+
+def serve(
+    host: HostOption = None,
+    port: PortOption = None,
+    profile: ProfileOption = None,
+    config_file: ConfigFileOption = None,
+) -> None:
+    """Run the server until SIGTERM or SIGINT."""
+    loaded = load_or_exit(host, port, profile, config_file)
+    _refuse_missing_storage(loaded)
+    # Imported here: `headrace config` need not pay for the whole server.
+    from headrace.http.server import run
+
+    raise typer.Exit(start(loaded, run))
+
+
+def _refuse_missing_storage(loaded: Loaded) -> None:
+    mode = loaded.config.storage.mode
+    if mode not in IMPLEMENTED_MODES:
+        source = loaded.sources["storage.mode"]
+        allowed = ", ".join(IMPLEMENTED_MODES)
+        sentence = (
+            f"storage.mode = {mode} (from {source}) is not in this version yet: use {allowed}."
+        )
+        fail(sentence, EXIT_REFUSED)
+
+
+def start(loaded: Loaded, run: Run) -> int:
+    """Set up logging and run; a server that cannot start ends with one sentence."""
+    config = loaded.config
+    logs.setup(config.log)
+    urls: list[str] = []
+
+    def on_ready(url: str) -> None:
+        urls.append(url)
+        print(announcement(loaded, url), file=sys.stderr, flush=True)
+
+    try:
+        return run(config, on_ready=on_ready)
+    except OSError as error:
+        if urls:  # it was up: this is no failure to start, and deserves its traceback
+            raise
+        fail(_cannot_start(config, error), EXIT_FAILED)
+
+
+def _cannot_start(config: Config, error: OSError) -> str:
+    host, port = config.server.host, config.server.port
+    if isinstance(error, ssl.SSLError):  # an OSError whose errno is a code of OpenSSL's own
+        cert, key = config.tls.cert_path, config.tls.key_path
+        reason = error.reason or "not a PEM certificate and its key"
+        return f"The TLS certificate {cert} and key {key} cannot be used: {reason}."
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} of {host} is in use by another process: stop that, or choose another "
+            "with --port (0 takes any free one)."
+        )
+    return f"The server cannot listen on port {port} of {host}: {_reason(error)}."
+
+
+def _reason(error: OSError) -> str:
+    # asyncio wraps the reason in a text of its own; the number gives the plain one. Failures of
+    # name resolution have negative numbers and a plain text.
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return (error.strerror or str(error)).rstrip(".")
+
+
+def announcement(loaded: Loaded, url: str) -> str:
+    """What is said once at start: a readable block, or one JSON line among JSON logs."""
+    if loaded.config.log.format != "json":
+        return startup_block(loaded.config, url, layers(loaded))
+    storage = loaded.config.storage.mode
+    record = logging.makeLogRecord(
+        {
+            "name": "headrace",
+            "levelno": logging.INFO,
+            "msg": "listening",
+            "version": __version__,
+            "url": url,
+            "storage": storage,
+            "storage_loses": LOSES[storage],
+            "config": layers(loaded),
+        }
+    )
+    return logs.JsonLines().format(record)
+
+
+def layers(loaded: Loaded) -> tuple[str, ...]:
+    """The files that were read, then the variables and flags that decided something."""
+    known = {DEFAULT_SOURCE, *loaded.files}
+    others = dict.fromkeys(s for s in loaded.sources.values() if s not in known)
+    return (*loaded.files, *others)
+
+
+def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str:
+    """Where it listens, what storage it uses, and what that storage loses."""
+    mode, limits = config.storage.mode, config.limits
+    where = "" if mode == "memory" else f" in {config.storage.data_dir}"
+    lines = [
+        f"headrace {__version__}",
+        f"  listening  {url}  (streams under {config.server.stream_root})",
+        f"  storage    {mode}{where}: {LOSES[mode]}",
+        f"  limits     {_size(limits.max_memory_bytes)} in memory, "
+        f"{_size(limits.max_stream_bytes)} per stream, {_size(limits.max_body_bytes)} per body",
+        f"  config     {', '.join(('built-in defaults', *layers))}",
+    ]
+    if not config.server.is_loopback:
+        lines.append("  access     no authentication here: whoever reaches it reads and writes")
+    return "\n".join(lines)
+
+
+def _size(count: int) -> str:
+    """Exact: a unit is used only where it divides."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count} bytes"
