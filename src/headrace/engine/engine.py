@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from headrace.clock import Clock
 from headrace.engine.expiry_queue import ExpiryQueue
@@ -69,7 +70,7 @@ class Deleted:
     name: str
 
 
-class Chunk(NamedTuple):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """A range of a stream as one answer carries it."""
 
     start: Position
@@ -79,8 +80,9 @@ class Chunk(NamedTuple):
     closed: bool
 
 
-Outcome = Appended | Repeated | AlreadyClosed | Created | Existing | Deleted | HeadraceError
-Reply = Callable[[Outcome], None]
+AppendOutcome = Appended | Repeated | AlreadyClosed | HeadraceError
+CreateOutcome = Created | Existing | HeadraceError
+DeleteOutcome = Deleted | HeadraceError
 REGISTRY_METHODS = "GET, HEAD, OPTIONS"
 
 
@@ -106,7 +108,7 @@ class Engine:
         self.bounds = bounds or Bounds()
         self.streams: dict[str, Stream] = {}
         self.stored_bytes = 0
-        self.appends = 0
+        self._memory_bytes_max = self.bounds.memory_bytes_max
         self.reader_count = 0
         self._storage = storage
         self._next_id = 1
@@ -141,21 +143,30 @@ class Engine:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def append(self, stream: Stream, command: Append, reply: Reply) -> None:
+    def find_writable(self, name: str) -> Stream:
+        """A stream that clients may append to."""
+        stream = self.find(name)
+        if stream is self._registry.stream:
+            raise MethodNotAllowed(REGISTRY_METHODS)
+        return stream
+
+    def append(
+        self, stream: Stream, command: Append, reply: Callable[[AppendOutcome], None]
+    ) -> None:
         state = stream.state
-        outcome = decide_append(state, command, self.limits)
+        limits = self.limits
+        outcome = decide_append(state, command, limits)
         if type(outcome) is not Appended:
             if not isinstance(outcome, HeadraceError):
                 self.touch(stream)
             reply(outcome)
             return
-        size = len(outcome.data)
-        if self.stored_bytes + size > self.bounds.memory_bytes_max:
-            reply(MemoryFull(self.bounds.memory_bytes_max))
+        stored_bytes = self.stored_bytes + len(outcome.data)
+        if stored_bytes > self._memory_bytes_max:
+            reply(MemoryFull(self._memory_bytes_max))
             return
-        self.stored_bytes += size
-        self.appends += 1
-        apply_append(state, outcome, self.clock.now_ms(), self.limits)
+        self.stored_bytes = stored_bytes
+        apply_append(state, outcome, self.clock.now_ms(), limits)
         self._storage.commit(stream.log, outcome, (stream, outcome, reply))
 
     def _committed(self, entries: Sequence[Entry]) -> None:
@@ -168,7 +179,7 @@ class Engine:
                 for listener in stream.listeners():
                     listener.on_advance(stream)
 
-    def create(self, name: str, command: Create, reply: Reply) -> None:
+    def create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
         try:
             existing = self._confirm_existing(name, command)
             if existing is None:
@@ -193,15 +204,15 @@ class Engine:
             raise refusal
         return Existing(stream.state)
 
-    def _create(self, name: str, command: Create, reply: Reply) -> None:
+    def _create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
         if len(self.streams) > self.bounds.streams_max:
             raise Overloaded("streams", self.bounds.streams_max)
         stream = self._new_stream(name, command)
         state = stream.state
         initial = self._decide_initial(state, command)
         size = len(initial.data)
-        if self.stored_bytes + size > self.bounds.memory_bytes_max:
-            raise MemoryFull(self.bounds.memory_bytes_max)
+        if self.stored_bytes + size > self._memory_bytes_max:
+            raise MemoryFull(self._memory_bytes_max)
         self._next_id += 1
         self.streams[name] = stream
         self.stored_bytes += size
@@ -297,7 +308,7 @@ class Engine:
 
     # -- ending ----------------------------------------------------------------------------
 
-    def delete(self, name: str, reply: Reply) -> None:
+    def delete(self, name: str, reply: Callable[[DeleteOutcome], None]) -> None:
         try:
             if name == REGISTRY_NAME:
                 raise MethodNotAllowed(REGISTRY_METHODS)
@@ -362,13 +373,9 @@ class Engine:
             if stream is not self._registry.stream and not stream.state.deleted:
                 yield stream.state
 
-    def refuse_client_write(self, stream: Stream) -> None:
-        if stream is self._registry.stream:
-            raise MethodNotAllowed(REGISTRY_METHODS)
-
     def close(self) -> None:
         self._storage.close()
 
 
-def _ignore(_: Outcome) -> None:
+def _ignore(_: AppendOutcome) -> None:
     """Nobody waits for the registry's own appends."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
 
 from headrace.errors import InvalidOffset, InvalidRequest
 from headrace.limits import PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
@@ -35,7 +37,7 @@ class Live(StrEnum):
     SSE = "sse"
 
 
-class Append(NamedTuple):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """POST: add bytes, close, or both."""
 
     body: bytes
@@ -75,16 +77,15 @@ class Read:
 
 
 def parse_append(headers: Headers, body: bytes) -> Append:
-    get = headers.get
     producer = None
     if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
         producer = _parse_producer(headers)
-    close = is_true(get(b"stream-closed"))
+    close = b"stream-closed" in headers and is_true(headers[b"stream-closed"])
     if not body:
         if not close:
             raise InvalidRequest("The body is empty. Send bytes to append, or Stream-Closed: true.")
         return Append(body, None, True, _parse_stream_seq(headers), producer)
-    content_type = get(b"content-type")
+    content_type = headers.get(b"content-type")
     if not content_type:
         raise InvalidRequest("An append needs a Content-Type, the one its stream was created with.")
     stream_seq = _parse_stream_seq(headers) if b"stream-seq" in headers else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from headrace import errors
@@ -18,7 +19,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.stream import AlreadyClosed, Appended, Repeated, StreamState
 
 
-class Response(NamedTuple):
+class Response(msgspec.Struct, frozen=True, gc=False):
     """`headers` are complete lines, each ended by CRLF."""
 
     status: int
@@ -109,18 +110,24 @@ def line(name: str, value: str) -> bytes:
     return f"{name}: {value}\r\n".encode("latin-1")
 
 
-def appended(change: Appended) -> Response:
-    producer = change.producer
-    if producer is None:
-        headers = _APPENDED % change.end
-        return Response(NO_CONTENT, headers + _CLOSED if change.closes else headers)
-    headers = _APPENDED_BY_PRODUCER % (*change.end, producer.epoch, producer.seq)
-    if change.closes:
-        headers += _CLOSED
-    return Response(OK if change.data else NO_CONTENT, headers)
+def append_answer(outcome: Appended | Repeated | AlreadyClosed | HeadraceError) -> Response:
+    if type(outcome) is Appended:
+        producer = outcome.producer
+        if producer is None:
+            headers, status = _APPENDED % outcome.end, NO_CONTENT
+        else:
+            headers = _APPENDED_BY_PRODUCER % (*outcome.end, producer.epoch, producer.seq)
+            status = OK if outcome.data else NO_CONTENT
+        return Response(status, headers + _CLOSED if outcome.closes else headers)
+    if isinstance(outcome, Repeated):
+        return _repeated(outcome)
+    if isinstance(outcome, AlreadyClosed):
+        return Response(NO_CONTENT, _APPENDED % outcome.tail + _CLOSED)
+    assert isinstance(outcome, HeadraceError)
+    return problem(outcome)
 
 
-def repeated(outcome: Repeated) -> Response:
+def _repeated(outcome: Repeated) -> Response:
     repeat = outcome.repeat
     headers = b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (repeat.epoch, repeat.last_seq)
     if repeat.receipt is not None:
@@ -128,10 +135,6 @@ def repeated(outcome: Repeated) -> Response:
     if outcome.closed:
         headers += _CLOSED
     return Response(NO_CONTENT, headers + _NO_STORE)
-
-
-def already_closed(outcome: AlreadyClosed) -> Response:
-    return Response(NO_CONTENT, _APPENDED % outcome.tail + _CLOSED)
 
 
 def stream_put(state: StreamState, location: str | None) -> Response:

@@ -7,7 +7,8 @@ nothing, or a refusal. `apply_append` is the only place that moves a stream's ta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from headrace.errors import (
     ConfigurationMismatch,
@@ -90,7 +91,7 @@ class StreamState:
         return lifetime is not FOREVER and lifetime.is_over(self.touched_ms, now_ms)
 
 
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """A change: `data` goes after `start`, in messages of these `lengths`; one frame, one fact."""
 
     start: Position
@@ -123,7 +124,11 @@ def decide_append(
     if state.closed:
         return _decide_on_closed(state, command, limits)
     content_type = command.content_type
-    if content_type is not None and media_type(content_type) != state.media_type:
+    if (
+        content_type is not None
+        and content_type != state.config.content_type
+        and media_type(content_type) != state.media_type
+    ):
         return ContentTypeMismatch(state.config.content_type, content_type)
     producer = command.producer
     if producer is not None:
@@ -133,29 +138,31 @@ def decide_append(
     stream_seq = command.stream_seq
     if stream_seq is not None and state.stream_seq is not None and stream_seq <= state.stream_seq:
         return _regression(state.stream_seq, stream_seq)
-    return _append(state, command, limits)
+    if state.is_json and command.body:
+        return _append_json(state, command, limits)
+    body = command.body
+    return _append(state, command, body, (len(body),) if body else (), limits)
 
 
 def _regression(last: bytes, received: bytes) -> SequenceRegression:
     return SequenceRegression(last.decode("latin-1"), received.decode("latin-1"))
 
 
-def _append(state: StreamState, command: Append, limits: Limits) -> Appended | Refused:
-    data = command.body
+def _append_json(state: StreamState, command: Append, limits: Limits) -> Appended | Refused:
+    try:
+        messages = split_messages(command.body, limits.json_body_bytes_max)
+    except Refused as refusal:
+        return refusal
+    if not messages:
+        return InvalidJson("An empty array holds no message to append.")
+    lengths = tuple(len(message) + 1 for message in messages)
+    return _append(state, command, wire_bytes(messages), lengths, limits)
+
+
+def _append(
+    state: StreamState, command: Append, data: bytes, lengths: tuple[int, ...], limits: Limits
+) -> Appended | Refused:
     start = state.tail
-    lengths: tuple[int, ...] = ()
-    if not data:
-        pass
-    elif not state.is_json:
-        lengths = (len(data),)
-    else:
-        try:
-            messages = split_messages(data, limits.json_body_bytes_max)
-        except Refused as refusal:
-            return refusal
-        if not messages:
-            return InvalidJson("An empty array holds no message to append.")
-        data, lengths = wire_bytes(messages), tuple(len(message) + 1 for message in messages)
     end = Position(start.messages + len(lengths), start.bytes + len(data))
     if end.bytes - state.floor.bytes > limits.stream_bytes_max:
         return StreamFull(state.name, limits.stream_bytes_max)

@@ -1,0 +1,1 @@
+"""HTTP: sockets, bytes and routes. The rules are in `protocol`, the order in `engine`."""

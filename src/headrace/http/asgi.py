@@ -1,0 +1,267 @@
+"""The same server as an ASGI application, to mount inside FastAPI or Starlette under any path.
+
+    from headrace.http.asgi import create_app
+    api.mount("/streams", create_app())
+
+Rules and engine are those of `headrace serve`; connections, TLS and HTTP parsing are the ASGI
+server's. A mounted application gets no lifespan events: it starts with its first request, and its
+host calls `aclose()` when it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import quote
+
+from headrace import config as configuration
+from headrace.clock import SystemClock
+from headrace.config import Config
+from headrace.errors import BodyTooLarge, HeadraceError, Overloaded
+from headrace.http.assembly import Assembly, assemble
+from headrace.http.exchange import Client, Frame, Request, Waiter
+from headrace.protocol import responses
+from headrace.protocol.headers import Headers
+from headrace.protocol.responses import WITHOUT_BODY, Response
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+QUEUE_BYTES_MAX = 32 * 1024  # what a slow live reader may have waiting here
+SWEEP_SECS = 1.0
+
+
+def create_app(config: Config | None = None) -> Headrace:
+    """An application from `config`, or from the layers `headrace serve` reads."""
+    return Headrace(config or configuration.load().config)
+
+
+class Headrace:
+    """The ASGI application."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._clock = SystemClock()
+        self._assembly: Assembly | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._body_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            raise ValueError(f"Headrace serves http, not {scope['type']}")
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _start(self) -> Assembly:
+        if self._assembly is None:
+            self._assembly = assemble(self._config, self._clock, asyncio.get_running_loop())
+            self._assembly.start()
+            self._sweeper = asyncio.ensure_future(self._sweep(self._assembly))
+        return self._assembly
+
+    async def aclose(self) -> None:
+        """Stop background work; live reads end with the server that carries them."""
+        if self._assembly is not None and self._sweeper is not None:
+            self._sweeper.cancel()
+            await self._assembly.stop()
+            self._assembly = self._sweeper = None
+
+    async def _sweep(self, assembly: Assembly) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECS)
+            assembly.application.engine.sweep()
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        application = self._start().application
+        headers = _joined(scope["headers"])
+        try:
+            body = await self._read_body(headers, receive)
+        except HeadraceError as refusal:
+            cors = application.cors.headers(headers)
+            await _Sender(send, cors, head_only=False).respond(responses.problem(refusal))
+            return
+        request = self._request(scope, headers, body)
+        cors = application.cors.headers(headers)
+        sender = _Sender(send, cors, head_only=request.method == b"HEAD")
+        exchange = AsgiExchange()
+        application.handle(request, exchange)
+        await exchange.run(receive, sender)
+        application.metrics.observe(request, sender.status, sender.sent_bytes)
+
+    def _request(self, scope: Scope, headers: Headers, body: bytes) -> Request:
+        mount = scope.get("root_path", "")
+        raw_path = scope.get("raw_path") or quote(scope["path"]).encode()
+        target: bytes = raw_path.partition(b"?")[0].removeprefix(quote(mount).encode())
+        if scope.get("query_string"):
+            target += b"?" + scope["query_string"]
+        client = scope.get("client")
+        return Request(
+            scope["method"].encode(),
+            target,
+            headers,
+            body,
+            Client(client[0] if client else "unix", scope.get("scheme", "http"), mount),
+            self._clock.monotonic(),
+        )
+
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+        limits = self._config.limits
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return b""
+                part = message.get("body", b"")
+                size += len(part)
+                self._body_bytes += len(part)
+                if size > limits.max_body_bytes:
+                    raise BodyTooLarge(limits.max_body_bytes)
+                if self._body_bytes > limits.max_inflight_body_bytes:
+                    raise Overloaded(
+                        "bytes of request bodies in flight", limits.max_inflight_body_bytes
+                    )
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+        finally:
+            self._body_bytes -= size
+
+
+class _Sender:
+    """Responses and frames as ASGI messages."""
+
+    def __init__(self, send: Send, cors: bytes, *, head_only: bool) -> None:
+        self._send = send
+        self._cors = cors
+        self._head_only = head_only
+        self.status = 0
+        self.sent_bytes = 0
+
+    async def respond(self, response: Response) -> None:
+        headers = self._cors + response.headers
+        if response.status not in WITHOUT_BODY:
+            headers += b"Content-Length: %d\r\n" % len(response.body)
+        await self._head(response.status, headers)
+        await self._body(b"" if self._head_only else response.body, more=False)
+
+    async def start(self, response: Response) -> None:
+        await self._head(response.status, self._cors + response.headers)
+
+    async def frame(self, frame: Frame) -> None:
+        await self._body(frame.raw, more=True)
+
+    async def end(self) -> None:
+        await self._body(b"", more=False)
+
+    async def _head(self, status: int, lines: bytes) -> None:
+        self.status = status
+        pairs = [line.split(b": ", 1) for line in lines.split(b"\r\n") if line]
+        headers = [(name.lower(), value) for name, value in pairs]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _body(self, body: bytes, *, more: bool) -> None:
+        self.sent_bytes += len(body)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+class AsgiExchange:
+    """An exchange whose answers wait in a queue until the request's own task sends them."""
+
+    def __init__(self) -> None:
+        self.writable = True
+        self._waiter: Waiter | None = None
+        self._queue: deque[Callable[[_Sender], Awaitable[None]]] = deque()
+        self._queued_bytes = 0
+        self._wakeup = asyncio.Event()
+        self._done = False
+
+    def respond(self, response: Response) -> None:
+        self._put(lambda sender: sender.respond(response))
+        self._finish()
+
+    def start(self, response: Response) -> None:
+        self._put(lambda sender: sender.start(response))
+
+    def send(self, frame: Frame) -> None:
+        self._queued_bytes += len(frame.raw)
+        self.writable = self._queued_bytes < QUEUE_BYTES_MAX
+        self._put(lambda sender: self._send_frame(sender, frame))
+
+    async def _send_frame(self, sender: _Sender, frame: Frame) -> None:
+        await sender.frame(frame)
+        self._queued_bytes -= len(frame.raw)
+        if not self.writable and self._queued_bytes < QUEUE_BYTES_MAX:
+            self.writable = True
+            if self._waiter is not None:
+                self._waiter.on_writable()
+
+    def end(self) -> None:
+        self._put(_Sender.end)
+        self._finish()
+
+    def hold(self, waiter: Waiter) -> None:
+        if not self._done:
+            self._waiter = waiter
+
+    def _put(self, action: Callable[[_Sender], Awaitable[None]]) -> None:
+        if not self._done:
+            self._queue.append(action)
+            self._wakeup.set()
+
+    def _finish(self) -> None:
+        self._done = True
+        self._waiter = None
+        self._wakeup.set()
+
+    async def run(self, receive: Receive, sender: _Sender) -> None:
+        """Send what is put in, until it is complete or the client has left."""
+        leaving: asyncio.Future[None] | None = None
+        try:
+            while True:
+                await self._drain(sender)
+                if self._done or (leaving is not None and leaving.done()):
+                    return
+                if leaving is None:
+                    leaving = asyncio.ensure_future(_disconnected(receive))
+                    leaving.add_done_callback(lambda _: self._wakeup.set())
+                await self._wakeup.wait()
+                self._wakeup.clear()
+        finally:
+            if leaving is not None:
+                leaving.cancel()
+            waiter, self._waiter = self._waiter, None
+            if waiter is not None:
+                waiter.on_disconnect()
+
+    async def _drain(self, sender: _Sender) -> None:
+        while self._queue:
+            await self._queue.popleft()(sender)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> Headers:
+    headers: Headers = {}
+    for name, value in pairs:
+        name = name.lower()
+        headers[name] = headers[name] + b", " + value if name in headers else value
+    return headers

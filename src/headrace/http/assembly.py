@@ -1,0 +1,114 @@
+"""Putting the parts together: one application from one configuration, for any transport."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from headrace.clock import Clock
+from headrace.config import Config
+from headrace.engine.engine import Bounds, Engine
+from headrace.http.control import ControlRoutes
+from headrace.http.cors import CorsPolicy
+from headrace.http.health import Health
+from headrace.http.live import LiveReads
+from headrace.http.metrics import Metrics
+from headrace.http.origin import Origins
+from headrace.http.ratelimit import RateLimiter
+from headrace.http.routes import Application
+from headrace.http.streams import StreamRoutes
+from headrace.limits import Limits
+from headrace.storage.memory import MemoryStorage
+from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
+
+
+@dataclass(slots=True)
+class Assembly:
+    """An application and what must be started and stopped with it."""
+
+    application: Application
+    subscriptions: SubscriptionManager
+
+    def start(self) -> None:
+        self.subscriptions.start()
+
+    async def failed(self) -> None:
+        await self.subscriptions.failed()
+
+    async def stop(self) -> None:
+        await self.subscriptions.stop()
+        self.application.engine.close()
+
+
+def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Assembly:
+    engine = Engine(MemoryStorage(), clock, _limits(config), _bounds(config))
+    metrics = Metrics()
+    origins = Origins(config.server.public_url, config.server.trusted_proxies)
+    live = LiveReads(
+        engine,
+        loop,
+        config.server.long_poll_timeout_secs,
+        config.server.sse_reconnect_interval_secs,
+    )
+    subscriptions = SubscriptionManager(engine, _subscription_settings(config), loop)
+    application = Application(
+        engine=engine,
+        streams=StreamRoutes(engine, live, origins, config.server.stream_root),
+        control=ControlRoutes(subscriptions, origins, config.server.stream_root),
+        cors=CorsPolicy(config.http.cors_origins),
+        origins=origins,
+        limiter=_limiter(config, clock),
+        metrics=metrics,
+        health=Health(),
+        stream_root=config.server.stream_root,
+    )
+    _wire_metrics(metrics, engine, live, subscriptions)
+    return Assembly(application, subscriptions)
+
+
+def _limits(config: Config) -> Limits:
+    limits = config.limits
+    return Limits(
+        stream_bytes_max=limits.max_stream_bytes,
+        json_body_bytes_max=limits.max_json_body_bytes,
+        producers_max=limits.max_producers_per_stream,
+        producer_receipts_max=limits.producer_receipts,
+        read_chunk_bytes=limits.read_chunk_bytes,
+    )
+
+
+def _bounds(config: Config) -> Bounds:
+    limits = config.limits
+    return Bounds(
+        memory_bytes_max=limits.max_memory_bytes,
+        streams_max=limits.max_streams,
+        readers_per_stream_max=limits.max_live_readers_per_stream,
+    )
+
+
+def _subscription_settings(config: Config) -> SubscriptionSettings:
+    webhooks = config.webhooks
+    return SubscriptionSettings(
+        allow_loopback=config.loopback_callbacks_allowed,
+        allow_private=webhooks.allow_private,
+        timeout_secs=webhooks.timeout_secs,
+        max_subscriptions=webhooks.max_subscriptions,
+        stream_root=config.server.stream_root,
+    )
+
+
+def _limiter(config: Config, clock: Clock) -> RateLimiter | None:
+    per_sec = config.limits.rate_limit_requests_per_sec
+    return RateLimiter(clock, per_sec, config.limits.rate_limit_burst) if per_sec else None
+
+
+def _wire_metrics(
+    metrics: Metrics, engine: Engine, live: LiveReads, subscriptions: SubscriptionManager
+) -> None:
+    metrics.gauge("headrace_streams", lambda: len(engine.streams))
+    metrics.gauge("headrace_stored_bytes", lambda: engine.stored_bytes)
+    metrics.gauge("headrace_event_loop_lag_seconds", lambda: metrics.event_loop_lag_secs)
+    metrics.gauge("headrace_subscriptions", lambda: len(subscriptions))
+    metrics.webhook_deliveries(lambda: subscriptions.deliveries)
+    metrics.live_readers("long-poll", lambda: live.long_poll_count)
+    metrics.live_readers("sse", lambda: live.sse_count)

@@ -1,0 +1,377 @@
+"""One HTTP/1.1 connection: requests run in order, responses written, backpressure both ways.
+
+A connection is the Exchange of its current request. Requests run one after another: a pipelined
+request waits until the one before it is answered, so it sees that one's effect. Nothing here
+knows a rule of the protocol above HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from headrace.errors import HeadraceError, Overloaded, RequestTimeout
+from headrace.http.exchange import Client, Frame, Request, Waiter
+from headrace.http.masthead import Masthead
+from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
+from headrace.http.routes import Application
+from headrace.protocol import responses
+from headrace.protocol.headers import Headers
+from headrace.protocol.responses import WITHOUT_BODY, Response
+
+access_log = logging.getLogger("headrace.access")
+
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+# Bodies up to this size go out in one write with their head.
+_JOIN_BYTES_MAX: Final = 64 * 1024
+# A refused client may still be sending: its bytes are read and dropped for this long, because a
+# reset would destroy the answer before it is read.
+_LINGER_SECS: Final = 2.0
+
+
+@dataclass(slots=True)
+class WriterLimits:
+    """Bounds on what waits to be taken by clients."""
+
+    keep_alive_secs: float = 75  # nginx
+    stalled_secs: float = 30  # how long a client may take nothing of an answer
+    unsent_budget_bytes: int = 256 * 1024 * 1024  # answers waiting, all connections together
+    live_send_buffer_bytes: int = 64 * 1024  # the kernel's part of a live reader
+    live_queue_bytes: int = 32 * 1024  # our part
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the connections of one server share."""
+
+    application: Application
+    masthead: Masthead
+    reading: ReaderLimits
+    writing: WriterLimits
+    bodies: BodyBudget
+    scheme: str = "http"
+    log_access: bool = False
+    connections: set[Connection] = field(default_factory=set)
+    connections_max: int = 1_000_000
+    unsent_bytes: int = 0
+    refuses_reads: bool = False
+    draining: bool = False
+    observe: Callable[[Request, int, int], float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.observe = self.application.metrics.observe
+
+    def add_unsent(self, count: int) -> None:
+        """Count answers that clients have not taken; past the budget no read is begun."""
+        self.unsent_bytes += count
+        self.refuses_reads = self.unsent_bytes > self.writing.unsent_budget_bytes
+
+    def unsent_refusal(self) -> HeadraceError:
+        return Overloaded("bytes of answers not yet taken", self.writing.unsent_budget_bytes)
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_closing",
+        "_deadline",
+        "_discarding",
+        "_idle",
+        "_keep_alive",
+        "_reader",
+        "_request",
+        "_running",
+        "_shared",
+        "_streaming",
+        "_transport",
+        "_unsent_bytes",
+        "_waiter",
+        "writable",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._reader: RequestReader | None = None
+        self._request: Request | None = None
+        self._waiter: Waiter | None = None
+        self._keep_alive = True
+        # Nothing is under way, the client takes what it is sent, and the connection stays open.
+        self._idle = True
+        self._running = False
+        self._streaming = False
+        self._closing = False
+        self._discarding = False
+        self._deadline = 0.0
+        self._unsent_bytes = 0
+        self.writable = True
+
+    # -- the life of the connection --------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        shared = self._shared
+        shared.connections.add(self)
+        name = transport.get_extra_info("peername")
+        client = Client(name[0] if isinstance(name, tuple) else "unix", shared.scheme)
+        self._reader = RequestReader(shared.reading, shared.bodies, shared.masthead, client)
+        self._deadline = shared.masthead.now + shared.writing.keep_alive_secs
+        if len(shared.connections) > shared.connections_max:
+            shared.application.metrics.connections_refused += 1
+            self._refuse(Overloaded("connections", shared.connections_max))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._shared.connections.discard(self)
+        self._closing = True
+        self._idle = False
+        self._drop_reader()
+        self._forget_unsent()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.on_disconnect()
+
+    def eof_received(self) -> bool:
+        """A client that has finished sending still gets an answer under way.
+
+        Not so a live read: there the end of sending cannot be told from having left.
+        """
+        self._keep_alive = False
+        under_way = self._request is not None and self._waiter is None
+        return (under_way or not self.writable) and self._shared.scheme == "http"
+
+    def check_deadline(self, now: float) -> None:
+        """Called about once a second for every connection."""
+        reader = self._reader
+        if self._closing or self._discarding or not self.writable:
+            if now >= self._deadline and not self._streaming:
+                self._transport.abort()
+        elif self._request is not None:
+            return
+        elif reader is not None and now >= reader.deadline:
+            self._refuse(RequestTimeout(reader.waited_secs))
+        elif now >= self._deadline:
+            self.close()
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._idle = False
+            self._deadline = self._shared.masthead.now + _LINGER_SECS
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._idle = False
+        self._transport.abort()
+
+    def drain(self) -> None:
+        """Finish what is under way, tell live readers to reconnect, take nothing new."""
+        self._keep_alive = False
+        if self._waiter is not None:
+            self._waiter.on_drain()
+        elif self._request is None and not (self._reader and self._reader.ready):
+            self.close()
+
+    def _drop_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.release()
+
+    # -- requests --------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        if reader is None:
+            return
+        reader.feed(data)
+        if not self._running:
+            self._run(reader)
+
+    def _run(self, reader: RequestReader) -> None:
+        """Run what is ready until something has to wait; then see to the rest."""
+        self._running = True
+        shared, ready = self._shared, reader.ready
+        handle = shared.application.handle
+        while ready and self._idle:
+            request = self._request = ready.popleft()
+            self._idle = False
+            self._keep_alive = request.keep_alive
+            if shared.refuses_reads and request.method == b"GET":
+                self.respond(responses.problem(shared.unsent_refusal()))
+            else:
+                handle(request, self)
+            if request.reserved_bytes:
+                shared.bodies.release(request.reserved_bytes)
+        self._running = False
+        if ready or reader.unsettled:
+            self._settle(reader)
+
+    def _settle(self, reader: RequestReader) -> None:
+        """Hold back a client that is ahead of its answers; refuse what could not be read."""
+        if self._closing or self._reader is None:
+            return
+        if reader.ready:
+            self._transport.pause_reading()
+        elif not self._idle:
+            return
+        elif reader.refusal is not None:
+            self._refuse(reader.refusal)
+        else:
+            reader.unsettled = False
+            if reader.expects_continue:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _answered(self) -> None:
+        """The current request is answered: go on with the next, or close."""
+        self._request = self._waiter = None
+        shared = self._shared
+        if not self._keep_alive or shared.draining:
+            self.close()
+            return
+        self._idle = self.writable
+        self._deadline = shared.masthead.now + shared.writing.keep_alive_secs
+        if not self._running and self._reader is not None:
+            self._transport.resume_reading()
+            self._run(self._reader)
+
+    def _refuse(self, refusal: HeadraceError) -> None:
+        """Answer a request that could not be taken, and stop listening to this client."""
+        self._keep_alive = False
+        self._idle = False
+        self._discarding = True
+        self._drop_reader()
+        self._deadline = self._shared.masthead.now + _LINGER_SECS
+        self._write(responses.problem(refusal), {}, with_body=True)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    # -- answers: this connection as an Exchange -------------------------------------------
+
+    def respond(self, response: Response) -> None:
+        request = self._request
+        if request is None or self._closing:
+            return
+        shared = self._shared
+        status = response.status
+        if status in WITHOUT_BODY and self._keep_alive and not shared.draining:
+            head = shared.masthead.lines(status, request.headers)
+            self._transport.write(head + response.headers + b"\r\n")
+        else:
+            self._write(response, request.headers, with_body=request.method != b"HEAD")
+        elapsed_secs = shared.observe(request, status, len(response.body))
+        if shared.log_access:
+            log_access(request, status, len(response.body), elapsed_secs)
+        self._answered()
+
+    def _write(self, response: Response, request_headers: Headers, *, with_body: bool) -> None:
+        shared = self._shared
+        head = shared.masthead.lines(response.status, request_headers) + response.headers
+        if not self._keep_alive or shared.draining:
+            head += b"Connection: close\r\n"
+        if response.status in WITHOUT_BODY:
+            self._transport.write(head + b"\r\n")
+            return
+        body = response.body
+        head += b"Content-Length: %d\r\n\r\n" % len(body)
+        if not with_body:
+            self._transport.write(head)
+        elif len(body) <= _JOIN_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def start(self, response: Response) -> None:
+        request = self._request
+        assert request is not None, "a response starts for a request"
+        self._streaming = True
+        self._keep_alive = False
+        head = self._shared.masthead.lines(response.status, request.headers) + response.headers
+        if request.http_11:
+            head += b"Transfer-Encoding: chunked\r\n"
+        self._transport.write(head + b"Connection: close\r\n\r\n")
+        elapsed_secs = self._shared.observe(request, response.status, 0)
+        if self._shared.log_access:
+            log_access(request, response.status, 0, elapsed_secs)
+        self._bound_send_buffers()
+        # Nothing a client sends after this is read as a request, so what reads it can go.
+        self._drop_reader()
+        request.headers = {}
+
+    def _bound_send_buffers(self) -> None:
+        """A reader that never reads must cost little: bound what the kernel and we hold."""
+        limits = self._shared.writing
+        self._transport.set_write_buffer_limits(high=limits.live_queue_bytes)
+        sock: socket.socket | None = self._transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.live_send_buffer_bytes)
+
+    def send(self, frame: Frame) -> None:
+        request = self._request
+        if request is None or self._closing:
+            return
+        data = frame.chunked if request.http_11 else frame.raw
+        self._shared.application.metrics.sent_event_bytes += len(data)
+        self._transport.write(data)
+
+    def end(self) -> None:
+        request = self._request
+        if request is None or self._closing:
+            return
+        if not self.writable:
+            # It did not take what it was sent before; it will not take a farewell.
+            self.abort()
+            return
+        if request.http_11:
+            self._transport.write(_LAST_CHUNK)
+        self._answered()
+
+    def hold(self, waiter: Waiter) -> None:
+        if self._request is not None:
+            self._waiter = waiter
+
+    def pause_writing(self) -> None:
+        self.writable = self._idle = False
+        if self._streaming:
+            return
+        shared = self._shared
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        shared.add_unsent(self._unsent_bytes)
+        patience_secs = shared.writing.stalled_secs + self._unsent_bytes / BODY_BYTES_PER_SEC_MIN
+        self._deadline = shared.masthead.now + patience_secs
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._forget_unsent()
+        if self._waiter is not None:
+            self._waiter.on_writable()
+        elif self._request is None and self._reader is not None and not self._closing:
+            shared = self._shared
+            self._idle = True
+            self._deadline = shared.masthead.now + shared.writing.keep_alive_secs
+            self._transport.resume_reading()
+            self._run(self._reader)
+
+    def _forget_unsent(self) -> None:
+        self._shared.add_unsent(-self._unsent_bytes)
+        self._unsent_bytes = 0
+
+
+def log_access(request: Request, status: int, sent_bytes: int, elapsed_secs: float) -> None:
+    access_log.info(
+        "%s %s %d",
+        request.method.decode("latin-1"),
+        request.target.decode("latin-1"),
+        status,
+        extra={
+            "peer": request.client.address,
+            "operation": request.operation,
+            "status": status,
+            "received_bytes": len(request.body),
+            "sent_bytes": sent_bytes,
+            "elapsed_ms": round(elapsed_secs * 1000, 3),
+        },
+    )

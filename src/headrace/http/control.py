@@ -1,0 +1,209 @@
+"""The control surface below `__ds`: subscriptions and the keys that sign webhooks.
+
+Routes, methods, bodies and tokens are read here; what they mean is the manager's. A refusal is a
+problem document (RFC 9457) that also carries upstream's `error` member, so that clients of
+either kind understand it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import orjson
+
+from headrace.errors import InvalidName
+from headrace.http.exchange import Exchange, Request
+from headrace.http.origin import Origins
+from headrace.protocol import names, responses
+from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, Response, line
+from headrace.subscriptions import requests
+from headrace.subscriptions.errors import (
+    PROBLEMS,
+    Code,
+    SubscriptionRefused,
+    SubscriptionsFull,
+    invalid,
+)
+from headrace.subscriptions.manager import SubscriptionManager
+from headrace.subscriptions.model import Kind
+
+BODY_BYTES_MAX: Final = 1024 * 1024  # 10,000 stream names of 100 bytes
+ID_BYTES_MAX: Final = 256
+JWKS_MEDIA_TYPE: Final = "application/jwk-set+json"
+JWKS_CACHE_CONTROL: Final = "public, max-age=300"
+
+Handler = Callable[[Request, str], Response]
+Methods = Mapping[bytes, Handler]
+
+
+class ControlRoutes:
+    def __init__(self, manager: SubscriptionManager, origins: Origins, stream_root: str) -> None:
+        self._manager = manager
+        self._origins = origins
+        self._root = f"{stream_root}/{names.CONTROL_PREFIX}/".encode()
+        self._jwks: Methods = {b"GET": self._get_jwks, b"HEAD": self._get_jwks}
+        self._subscription: Methods = {
+            b"GET": self._get,
+            b"HEAD": self._get,
+            b"PUT": self._put,
+            b"DELETE": self._delete,
+        }
+        self._actions: dict[bytes, Methods] = {
+            b"streams": {b"POST": self._add_streams},
+            b"callback": {b"POST": self._callback},
+            b"claim": {b"POST": self._claim},
+            b"ack": {b"POST": self._ack},
+            b"release": {b"POST": self._release},
+        }
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        try:
+            response = self._dispatch(request)
+        except (SubscriptionRefused, SubscriptionsFull) as refusal:
+            response = _problem(refusal)
+        exchange.respond(response)
+
+    def _dispatch(self, request: Request) -> Response:
+        path = request.target.partition(b"?")[0]
+        # Split first, decode after: an id may hold an encoded slash only to be refused for it.
+        match path.removeprefix(self._root).split(b"/"):
+            case [b"jwks.json"]:
+                return _call(self._jwks, request, "")
+            case [b"subscriptions", raw_id] if raw_id:
+                return _call(self._subscription, request, _parse_id(raw_id))
+            case [b"subscriptions", raw_id, action] if raw_id and action in self._actions:
+                return _call(self._actions[action], request, _parse_id(raw_id))
+            case [b"subscriptions", raw_id, b"streams", *rest] if raw_id and any(rest):
+                name = _parse_stream(b"/".join(rest))
+                handlers: Methods = {b"DELETE": lambda _, id: self._remove_stream(id, name)}
+                return _call(handlers, request, _parse_id(raw_id))
+        raise SubscriptionRefused(
+            Code.ROUTE_NOT_FOUND, f"Nothing is served at {path.decode('latin-1')!r}."
+        )
+
+    def _get_jwks(self, _: Request, __: str) -> Response:
+        headers = line("Content-Type", JWKS_MEDIA_TYPE) + line("Cache-Control", JWKS_CACHE_CONTROL)
+        return Response(responses.OK, headers, orjson.dumps(self._manager.jwks()))
+
+    def _get(self, _: Request, id: str) -> Response:
+        return responses.json_document(responses.OK, self._manager.get(id))
+
+    def _put(self, request: Request, id: str) -> Response:
+        config = requests.parse_config(_parse_body(request))
+        created, description = self._manager.put(id, config, self._origins.base_url(request))
+        return responses.json_document(responses.CREATED if created else responses.OK, description)
+
+    def _delete(self, _: Request, id: str) -> Response:
+        self._manager.delete(id)
+        return responses.deleted()
+
+    def _add_streams(self, request: Request, id: str) -> Response:
+        self._manager.add_streams(id, requests.parse_streams(_parse_body(request)))
+        return responses.deleted()
+
+    def _remove_stream(self, id: str, name: str) -> Response:
+        self._manager.remove_stream(id, name)
+        return responses.deleted()
+
+    def _callback(self, request: Request, id: str) -> Response:
+        return self._answer(request, id, Kind.WEBHOOK)
+
+    def _ack(self, request: Request, id: str) -> Response:
+        return self._answer(request, id, Kind.PULL_WAKE)
+
+    def _answer(self, request: Request, id: str, kind: Kind) -> Response:
+        token = _bearer_token(request)
+        answer = requests.parse_answer(_parse_body(request))
+        return responses.json_document(responses.OK, self._manager.answer(id, kind, token, answer))
+
+    def _claim(self, request: Request, id: str) -> Response:
+        worker = requests.parse_worker(_parse_body(request))
+        return responses.json_document(responses.OK, self._manager.claim(id, worker))
+
+    def _release(self, request: Request, id: str) -> Response:
+        token = _bearer_token(request)
+        self._manager.release(id, token, requests.parse_answer(_parse_body(request)))
+        return responses.deleted()
+
+
+def _call(methods: Methods, request: Request, id: str) -> Response:
+    handler = methods.get(request.method)
+    if handler is None:
+        allow = ", ".join([*(method.decode() for method in methods), "OPTIONS"])
+        raise SubscriptionRefused(
+            Code.METHOD_NOT_ALLOWED, f"This resource answers {allow}.", allow=allow
+        )
+    return handler(request, id)
+
+
+def _parse_id(raw: bytes) -> str:
+    try:
+        id = unquote_to_bytes(raw).decode("utf-8")
+    except UnicodeDecodeError:
+        raise invalid("The subscription id is not UTF-8 once percent-decoded.") from None
+    if len(id.encode()) > ID_BYTES_MAX:
+        raise invalid(f"A subscription id must not exceed {ID_BYTES_MAX} bytes.")
+    if "/" in id or not all(map(names.is_name_character, id)):
+        raise invalid("A subscription id has no slashes and no control characters.")
+    return id
+
+
+def _parse_stream(raw: bytes) -> str:
+    try:
+        return names.decode_name(raw.decode("utf-8").strip("/"))
+    except UnicodeDecodeError:
+        raise invalid("The stream name is not UTF-8.") from None
+    except InvalidName as refusal:
+        raise invalid(refusal.detail) from None
+
+
+def _parse_body(request: Request) -> requests.Document:
+    if len(request.body) > BODY_BYTES_MAX:
+        raise SubscriptionRefused(
+            Code.BODY_TOO_LARGE, f"The body must not exceed {BODY_BYTES_MAX} bytes."
+        )
+    try:
+        document = orjson.loads(request.body)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"The body is not JSON: {error.msg}.") from None
+    if not isinstance(document, dict):
+        raise invalid("The body must be a JSON object.")
+    return document
+
+
+def _bearer_token(request: Request) -> str:
+    scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer" or not token.strip():
+        raise SubscriptionRefused(
+            Code.TOKEN_INVALID, "Send the wake's token as Authorization: Bearer <token>."
+        )
+    return token.strip().decode("latin-1")
+
+
+def _problem(refusal: SubscriptionRefused | SubscriptionsFull) -> Response:
+    code = refusal.code
+    status, title = PROBLEMS[code]
+    error: dict[str, Any] = {"code": code, "message": refusal.detail}
+    headers = b""
+    if isinstance(refusal, SubscriptionsFull):
+        headers = line("Retry-After", str(refusal.retry_after_secs))
+    else:
+        if refusal.current_holder is not None:
+            error["current_holder"] = refusal.current_holder
+        if refusal.generation is not None:
+            error["generation"] = refusal.generation
+        if refusal.allow is not None:
+            headers = line("Allow", refusal.allow)
+    if code in (Code.TOKEN_INVALID, Code.TOKEN_EXPIRED):
+        headers = line("WWW-Authenticate", "Bearer")
+    document = {
+        "type": f"{PROBLEM_TYPE_PREFIX}subscription-{code.lower().replace('_', '-')}",
+        "title": title,
+        "status": status,
+        "detail": refusal.detail,
+        "error": error,
+    }
+    response = responses.json_document(status, document, "application/problem+json")
+    return Response(status, response.headers + headers, response.body)

@@ -1,0 +1,44 @@
+"""Deadlines of things that all wait equally long: one timer for the whole queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Protocol
+
+
+class Expiring(Protocol):
+    def on_deadline(self) -> None: ...
+
+
+class DeadlineQueue:
+    """Calls `on_deadline` on each member `timeout_secs` after it was added, unless removed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_secs: float) -> None:
+        self._loop = loop
+        self._timeout_secs = timeout_secs
+        self._members: OrderedDict[Expiring, float] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, member: Expiring) -> None:
+        due = self._loop.time() + self._timeout_secs
+        self._members[member] = due
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._fire)
+
+    def remove(self, member: Expiring) -> None:
+        self._members.pop(member, None)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._members:
+            member, due = next(iter(self._members.items()))
+            if due > now:
+                self._timer = self._loop.call_at(due, self._fire)
+                return
+            del self._members[member]
+            member.on_deadline()

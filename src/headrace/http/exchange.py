@@ -1,0 +1,94 @@
+"""One request and the way back to its client, the same for every transport.
+
+Handlers see a Request and an Exchange. The HTTP/1.1 connection and the ASGI application each
+provide an Exchange; neither knows the protocol, and no handler knows a socket.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from headrace.protocol.headers import Headers
+from headrace.protocol.responses import Response
+
+
+class Client(NamedTuple):
+    """Who is at the other end: an address, over which scheme, below which mount path of ours."""
+
+    address: str
+    scheme: str = "http"
+    mount: str = ""
+
+
+class Request(msgspec.Struct, gc=False):
+    """A complete request; `http_11` and what follows concern the connection it came on."""
+
+    method: bytes
+    target: bytes
+    headers: Headers
+    body: bytes
+    client: Client
+    started: float
+    http_11: bool = True
+    keep_alive: bool = True
+    reserved_bytes: int = 0
+    operation: str = "other"
+
+
+class Frame:
+    """A piece of a streamed body, encoded once and shared by every reader that gets it."""
+
+    __slots__ = ("_chunked", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._chunked: bytes | None = None
+
+    @property
+    def chunked(self) -> bytes:
+        if self._chunked is None:
+            self._chunked = b"%x\r\n%b\r\n" % (len(self.raw), self.raw)
+        return self._chunked
+
+
+class Waiter(Protocol):
+    """Whoever holds an exchange open."""
+
+    def on_writable(self) -> None:
+        """The client has taken what was sent; more may follow."""
+        ...
+
+    def on_disconnect(self) -> None:
+        """The client is gone; nothing can be sent any more."""
+        ...
+
+    def on_drain(self) -> None:
+        """The server is shutting down: finish, so that the client reconnects elsewhere."""
+        ...
+
+
+class Exchange(Protocol):
+    """The way back to one client, for one request."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up with what is sent."""
+        ...
+
+    def respond(self, response: Response) -> None:
+        """Answer completely. Once per request, unless `start` was called."""
+        ...
+
+    def start(self, response: Response) -> None:
+        """Answer with a head; the body follows through `send` until `end`."""
+        ...
+
+    def send(self, frame: Frame) -> None: ...
+
+    def end(self) -> None: ...
+
+    def hold(self, waiter: Waiter) -> None:
+        """`waiter` answers later and wants to hear of the client until then."""
+        ...

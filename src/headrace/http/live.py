@@ -1,0 +1,263 @@
+"""Live reads: long-poll and SSE, without a task per reader.
+
+A reader is an object at the tail of a stream. The engine calls it when more is visible, its
+exchange when the client can take more, and a deadline queue when its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import NamedTuple
+
+from headrace.engine.engine import Chunk, Engine
+from headrace.engine.tails import Stream
+from headrace.errors import StreamNotFound
+from headrace.http.deadlines import DeadlineQueue
+from headrace.http.exchange import Exchange, Frame
+from headrace.http.reads import chunk_response
+from headrace.protocol import responses, sse
+from headrace.protocol.cursors import JITTER_SECS_MAX, next_cursor
+from headrace.protocol.offsets import Position
+from headrace.protocol.requests import Read
+
+
+class _SharedFrame(NamedTuple):
+    """The frame encoded last, and what it was encoded from."""
+
+    stream: Stream
+    start: Position
+    end: Position
+    closed: bool
+    cursor: int
+    frame: Frame
+
+
+class LiveReads:
+    """Opens live reads and holds what they share: deadlines, counters, the last frame."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        long_poll_timeout_secs: float,
+        sse_rotation_secs: float,
+    ) -> None:
+        self.engine = engine
+        self.long_polls = DeadlineQueue(loop, long_poll_timeout_secs)
+        self.rotations = DeadlineQueue(loop, sse_rotation_secs) if sse_rotation_secs else None
+        self.long_poll_count = 0
+        self.sse_count = 0
+        self._last: _SharedFrame | None = None
+
+    def long_poll(
+        self, stream: Stream, start: Position, read: Read, exchange: Exchange, private: bool
+    ) -> None:
+        """Wait at `start`, which is the tail of an open stream."""
+        poll = LongPoll(self, stream, start, read.cursor, exchange, private)
+        self.engine.attach_reader(stream, poll)
+        self.long_poll_count += 1
+        self.long_polls.add(poll)
+        exchange.hold(poll)
+
+    def events(self, stream: Stream, start: Position, read: Read, exchange: Exchange) -> None:
+        reader = EventReader(self, stream, start, read.cursor, exchange)
+        self.engine.attach_reader(stream, reader)
+        self.sse_count += 1
+        if self.rotations is not None:
+            self.rotations.add(reader)
+        exchange.start(responses.event_stream(stream.state))
+        exchange.hold(reader)
+        reader.begin()
+
+    def cursor(self, echoed: str | None) -> int:
+        jitter_secs = random.randint(1, JITTER_SECS_MAX) if echoed else 0
+        return next_cursor(self.engine.clock.now_ms(), echoed, jitter_secs)
+
+    def frame(self, stream: Stream, chunk: Chunk, cursor: int) -> Frame:
+        """A data event and its control event, encoded once for all who are in the same place."""
+        last = self._last
+        key = (stream, chunk.start, chunk.end, chunk.closed, cursor)
+        if last is not None and last[:5] == key and chunk.up_to_date:
+            return last.frame
+        data = sse.data_event(sse.payload_of(stream.state, chunk.data)) if chunk.data else b""
+        control = sse.control_event(
+            chunk.end, cursor=cursor, up_to_date=chunk.up_to_date, closed=chunk.closed
+        )
+        frame = Frame(data + control)
+        if chunk.up_to_date:
+            self._last = _SharedFrame(*key, frame)
+        return frame
+
+    def forget_frame(self, stream: Stream) -> None:
+        if self._last is not None and self._last.stream is stream:
+            self._last = None
+
+
+class LongPoll:
+    """One long-poll request, until data, closure, deletion, timeout or disconnect."""
+
+    __slots__ = ("_cursor", "_exchange", "_live", "_private", "_start", "_stream")
+
+    def __init__(
+        self,
+        live: LiveReads,
+        stream: Stream,
+        start: Position,
+        cursor: str | None,
+        exchange: Exchange,
+        private: bool,
+    ) -> None:
+        self._live = live
+        self._stream = stream
+        self._start = start
+        self._cursor = cursor
+        self._exchange = exchange
+        self._private = private
+
+    def on_advance(self, stream: Stream) -> None:
+        self._answer()
+
+    def on_deadline(self) -> None:
+        self._answer()
+
+    def on_drain(self) -> None:
+        self._answer()
+
+    def on_gone(self, stream: Stream) -> None:
+        self._detach()
+        self._exchange.respond(responses.problem(StreamNotFound(stream.state.name)))
+
+    def on_disconnect(self) -> None:
+        self._detach()
+
+    def on_writable(self) -> None:
+        """Nothing was sent yet."""
+
+    def _answer(self) -> None:
+        self._detach()
+        chunk = self._live.engine.read(self._stream, self._start)
+        cursor = self._live.cursor(self._cursor)
+        self._exchange.respond(
+            answer_long_poll(self._live.engine, self._stream, chunk, cursor, self._private)
+        )
+
+    def _detach(self) -> None:
+        self._live.long_polls.remove(self)
+        self._live.long_poll_count -= 1
+        self._live.engine.detach_reader(self._stream, self)
+
+
+def answer_long_poll(
+    engine: Engine, stream: Stream, chunk: Chunk, cursor: int, private: bool
+) -> responses.Response:
+    if not chunk.data:
+        return responses.nothing_new(
+            chunk.end, closed=chunk.closed, cursor=None if chunk.closed else cursor
+        )
+    return chunk_response(engine, stream, chunk, private=private, cursor=cursor)
+
+
+class EventReader:
+    """One SSE response, from its first event to rotation, end of stream or disconnect."""
+
+    __slots__ = ("_done", "_echoed", "_exchange", "_last_cursor", "_live", "_position", "_stream")
+
+    def __init__(
+        self,
+        live: LiveReads,
+        stream: Stream,
+        start: Position,
+        cursor: str | None,
+        exchange: Exchange,
+    ) -> None:
+        self._live = live
+        self._stream = stream
+        self._position = start
+        self._echoed = cursor
+        self._last_cursor = 0
+        self._exchange = exchange
+        self._done = False
+
+    def begin(self) -> None:
+        """Send what is there, or say at once where the tail stands."""
+        begun_at = self._position
+        self._pump()
+        if not self._done and self._position == begun_at:
+            chunk = Chunk(begun_at, begun_at, b"", begun_at == self._stream.visible, False)
+            self._exchange.send(self._live.frame(self._stream, chunk, self._cursor()))
+
+    def on_advance(self, stream: Stream) -> None:
+        self._pump()
+
+    def on_writable(self) -> None:
+        self._pump()
+
+    def on_gone(self, stream: Stream) -> None:
+        self._live.forget_frame(stream)
+        self._finish()
+
+    def on_deadline(self) -> None:
+        self._finish()
+
+    def on_drain(self) -> None:
+        self._finish()
+
+    def on_disconnect(self) -> None:
+        self._detach()
+
+    def _pump(self) -> None:
+        exchange, stream = self._exchange, self._stream
+        while exchange.writable and not self._done:
+            if self._position == stream.visible and not stream.visible_closed:
+                return
+            if self._position < stream.state.floor:
+                # Trimmed while this reader lagged: its next request is told so.
+                self._finish()
+                return
+            chunk = self._whole_characters(self._live.engine.read(stream, self._position))
+            if chunk is None:
+                return
+            exchange.send(self._live.frame(stream, chunk, self._cursor()))
+            self._position = chunk.end
+            if chunk.closed:
+                self._finish()
+
+    def _whole_characters(self, chunk: Chunk) -> Chunk | None:
+        """The chunk, cut back to a message that ends with a whole character; None is wait.
+
+        Only text can be cut, and only while more may come: a closed stream ends where it ends,
+        and a full chunk without one clean boundary is not UTF-8 anyway.
+        """
+        state = self._stream.state
+        if state.is_json or not state.is_text or chunk.closed:
+            return chunk
+        if not sse.ends_inside_character(chunk.data):
+            return chunk
+        log = self._stream.log
+        for messages in range(chunk.end.messages - 1, chunk.start.messages, -1):
+            end = log.after(messages)
+            data = chunk.data[: end.bytes - chunk.start.bytes]
+            if not sse.ends_inside_character(data):
+                return Chunk(chunk.start, end, data, False, False)
+        return None if chunk.up_to_date else chunk
+
+    def _cursor(self) -> int:
+        """Past what the client echoed at first, and never going back afterwards."""
+        echoed, self._echoed = self._echoed, None
+        self._last_cursor = max(self._last_cursor, self._live.cursor(echoed))
+        return self._last_cursor
+
+    def _finish(self) -> None:
+        if not self._done:
+            self._detach()
+            self._exchange.end()
+
+    def _detach(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        if self._live.rotations is not None:
+            self._live.rotations.remove(self)
+        self._live.sse_count -= 1
+        self._live.engine.detach_reader(self._stream, self)

@@ -1,0 +1,296 @@
+"""Bytes into requests, within bounds.
+
+httptools finds the structure; this reader owns what a parser leaves open: the size and number of
+headers, exactly one Host, unambiguous framing, body limits and deadlines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final, NoReturn
+
+import httptools
+
+from headrace.errors import (
+    BodyTooLarge,
+    HeadersTooLarge,
+    HeadraceError,
+    MalformedHttp,
+    Overloaded,
+    UnsupportedTransferCoding,
+    UrlTooLong,
+)
+from headrace.http.exchange import Client, Request
+from headrace.http.masthead import Masthead
+from headrace.protocol.headers import Headers
+
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=-]+(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
+_ONCE: Final = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization"}
+)
+# A body must keep this rate on average, on top of its fixed deadline.
+BODY_BYTES_PER_SEC_MIN: Final = 64 * 1024
+# Bodies up to this size are not counted against the budget: a head may be larger.
+SMALL_BODY_BYTES: Final = 4096
+NEVER: Final = float("inf")
+_SLASH: Final = ord("/")
+
+
+@dataclass(slots=True)
+class ReaderLimits:
+    """Bounds of one request, and of all bodies being received together."""
+
+    header_bytes_max: int = 16 * 1024  # h11 and node: 16 KiB
+    header_count_max: int = 100  # Apache httpd: 100
+    url_bytes_max: int = 8 * 1024  # nginx and Apache httpd: 8 KiB
+    body_bytes_max: int = 16 * 1024 * 1024
+    header_timeout_secs: float = 10
+    body_timeout_secs: float = 30
+
+
+class BodyBudget:
+    """Bytes that all request bodies in flight may hold together."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.reserved_bytes = 0
+
+    def reserve(self, count: int) -> bool:
+        if self.reserved_bytes + count > self.bytes_max:
+            return False
+        self.reserved_bytes += count
+        return True
+
+    def release(self, count: int) -> None:
+        self.reserved_bytes -= count
+
+
+class RequestReader:
+    """Collects requests from one connection's bytes: complete ones in `ready`, in order.
+
+    Once `refusal` is set nothing more is read: what follows cannot be told apart any more.
+    `deadline` is when the request being received must be complete. `unsettled` says that the
+    connection has something to do besides running what is ready.
+    """
+
+    __slots__ = (
+        "_announced_bytes",
+        "_body",
+        "_body_bytes",
+        "_budget",
+        "_checked_host",
+        "_client",
+        "_fed_bytes",
+        "_headers",
+        "_limits",
+        "_masthead",
+        "_parser",
+        "_parts",
+        "_repeats",
+        "_reserved_bytes",
+        "_url",
+        "deadline",
+        "expects_continue",
+        "ready",
+        "refusal",
+        "unsettled",
+        "waited_secs",
+    )
+
+    def __init__(
+        self, limits: ReaderLimits, budget: BodyBudget, masthead: Masthead, client: Client
+    ) -> None:
+        self._limits = limits
+        self._budget = budget
+        self._masthead = masthead
+        self._client = client
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._checked_host = b""
+        self._url = b""
+        self._headers: Headers = {}
+        self._repeats = 0
+        self._fed_bytes = 0
+        self._body = b""
+        self._parts: list[bytes] | None = None
+        self._body_bytes = 0
+        self._announced_bytes = 0
+        self._reserved_bytes = 0
+        self.ready: deque[Request] = deque()
+        self.refusal: HeadraceError | None = None
+        self.expects_continue = False
+        self.unsettled = False
+        self.waited_secs = limits.header_timeout_secs
+        self.deadline = masthead.now + self.waited_secs
+
+    def feed(self, data: bytes) -> None:
+        if self.refusal is not None:
+            return
+        self._fed_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._set_refusal(MalformedHttp("This server does not upgrade connections."))
+        except httptools.HttpParserError as error:
+            if self.refusal is None:
+                self._set_refusal(MalformedHttp(f"The request is not valid HTTP/1.1: {error}."))
+        if self._url:
+            self._check_progress()
+
+    def _check_progress(self) -> None:
+        """A request is under way: its head, and then its body, must come in time and in bounds."""
+        limits = self._limits
+        body_bytes = max(self._announced_bytes, self._body_bytes)
+        waited_secs = limits.header_timeout_secs
+        if body_bytes:
+            waited_secs = limits.body_timeout_secs + body_bytes / BODY_BYTES_PER_SEC_MIN
+        elif self._fed_bytes > limits.url_bytes_max + limits.header_bytes_max:
+            self._set_refusal(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
+        if self.deadline == NEVER:
+            self.deadline = self._masthead.now + waited_secs
+        elif waited_secs > self.waited_secs:
+            self.deadline += waited_secs - self.waited_secs
+        self.waited_secs = waited_secs
+
+    def release(self) -> None:
+        """Forget everything that is not answered yet."""
+        self._budget.release(self._reserved_bytes)
+        self._reserved_bytes = 0
+        for request in self.ready:
+            self._budget.release(request.reserved_bytes)
+        self.ready.clear()
+
+    # -- called by the parser --------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        url = self._url = self._url + url
+        if len(url) > self._limits.url_bytes_max:
+            self._refuse(UrlTooLong(self._limits.url_bytes_max))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        headers = self._headers
+        if name in headers:
+            self._repeat(name, value)
+        else:
+            headers[name] = value
+
+    def _repeat(self, name: bytes, value: bytes) -> None:
+        if name in _ONCE:
+            self._refuse(MalformedHttp(f"The header {name.decode('latin-1')} stands twice."))
+        self._headers[name] += b", " + value
+        self._repeats += 1
+
+    def on_headers_complete(self) -> None:
+        headers = self._headers
+        limits = self._limits
+        if len(headers) + self._repeats > limits.header_count_max:
+            self._refuse(HeadersTooLarge(f"{limits.header_count_max} fields"))
+        if self._fed_bytes > limits.header_bytes_max:
+            self._check_head_size(limits.header_bytes_max)
+        host = headers.get(b"host")
+        if host is None or host != self._checked_host:
+            self._check_host(host)
+        if b"content-length" in headers or b"transfer-encoding" in headers:
+            self._expect_body(headers)
+        if b"expect" in headers:
+            self.expects_continue = headers[b"expect"].lower() == b"100-continue"
+            self.unsettled = self.unsettled or self.expects_continue
+
+    def _check_head_size(self, bytes_max: int) -> None:
+        """What was fed may be mostly body, or several requests: count the head itself."""
+        size = sum(len(name) + len(value) for name, value in self._headers.items())
+        if size > bytes_max:
+            self._refuse(HeadersTooLarge(f"{bytes_max} bytes"))
+
+    def _check_host(self, host: bytes | None) -> None:
+        if host is None and self._parser.get_http_version() == "1.0":
+            return
+        if host is None or not _HOST.fullmatch(host):
+            self._refuse(MalformedHttp("An HTTP/1.1 request names its host in a Host header."))
+        self._checked_host = host
+
+    def _expect_body(self, headers: Headers) -> None:
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None:
+            if b"content-length" in headers:
+                self._refuse(MalformedHttp("Content-Length and Transfer-Encoding stand together."))
+            if coding.strip().lower() != b"chunked":
+                self._refuse(UnsupportedTransferCoding(coding.decode("latin-1")))
+            self._announced_bytes = 1  # at least: its deadline is that of a body
+            return
+        length = self._announced_bytes = int(headers[b"content-length"])
+        if length > SMALL_BODY_BYTES:
+            if length > self._limits.body_bytes_max:
+                self._refuse(BodyTooLarge(self._limits.body_bytes_max))
+            self._reserve(length)
+
+    def on_body(self, body: bytes) -> None:
+        size = self._body_bytes = self._body_bytes + len(body)
+        if size <= SMALL_BODY_BYTES and not self._body:
+            self._body = body
+        else:
+            self._add_part(body, size)
+
+    def _add_part(self, body: bytes, size: int) -> None:
+        if size > self._limits.body_bytes_max:
+            self._refuse(BodyTooLarge(self._limits.body_bytes_max))
+        if size > SMALL_BODY_BYTES and size > self._reserved_bytes:
+            self._reserve(size - self._reserved_bytes)
+        if self._parts is None:
+            self._parts = [self._body]
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        parser, url, headers = self._parser, self._url, self._headers
+        request = Request(
+            parser.get_method(),
+            url if url[0] == _SLASH else _origin_form(url),
+            headers,
+            self._body if self._parts is None else b"".join(self._parts),
+            self._client,
+            monotonic(),
+        )
+        keep_alive = parser.should_keep_alive()
+        if not keep_alive or b"connection" in headers:
+            # HTTP/1.0 stays open only where a Connection header says so; here it closes.
+            request.http_11 = parser.get_http_version() != "1.0"
+            request.keep_alive = keep_alive and request.http_11
+        self.ready.append(request)
+        self._url = self._body = b""
+        self._headers = {}
+        self._fed_bytes = self._body_bytes = self._announced_bytes = self._repeats = 0
+        self.deadline = NEVER
+        if self._reserved_bytes or self.expects_continue:
+            request.reserved_bytes = self._reserved_bytes
+            self._reserved_bytes = 0
+            self.expects_continue = False
+        self._parts = None
+
+    # -- helpers ---------------------------------------------------------------------------
+
+    def _reserve(self, count: int) -> None:
+        if not self._budget.reserve(count):
+            what = "bytes of request bodies in flight"
+            self._refuse(Overloaded(what, self._budget.bytes_max))
+        self._reserved_bytes += count
+
+    def _set_refusal(self, refusal: HeadraceError) -> None:
+        self.refusal = refusal
+        self.unsettled = True
+
+    def _refuse(self, refusal: HeadraceError) -> NoReturn:
+        """From inside a callback: the parser stops, `feed` finds the refusal."""
+        self._set_refusal(refusal)
+        raise refusal
+
+
+def _origin_form(url: bytes) -> bytes:
+    """The path and query of an absolute-form target; anything else stays as it is."""
+    scheme, found, rest = url.partition(b"://")
+    if not found or scheme.lower() not in (b"http", b"https"):
+        return url
+    path_start = rest.find(b"/")
+    return rest[path_start:] if path_start >= 0 else b"/"

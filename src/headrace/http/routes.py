@@ -1,0 +1,95 @@
+"""Routes: which handler answers which URL.
+
+`Application.handle` is the whole server behind a transport: it takes a request and an exchange
+and sees to it that the exchange is answered, now or later.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+
+from headrace.engine.engine import Engine
+from headrace.errors import (
+    HeadraceError,
+    InternalFault,
+    MethodNotAllowed,
+    RouteNotFound,
+)
+from headrace.http.control import ControlRoutes
+from headrace.http.cors import CorsPolicy
+from headrace.http.exchange import Exchange, Request
+from headrace.http.health import Health
+from headrace.http.metrics import Metrics
+from headrace.http.origin import Origins
+from headrace.http.ratelimit import RateLimiter
+from headrace.http.streams import StreamRoutes
+from headrace.protocol import responses
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request, Exchange], None]
+
+
+class Application:
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        streams: StreamRoutes,
+        control: ControlRoutes,
+        cors: CorsPolicy,
+        origins: Origins,
+        limiter: RateLimiter | None,
+        metrics: Metrics,
+        health: Health,
+        stream_root: str,
+    ) -> None:
+        self.engine = engine
+        self.cors = cors
+        self.metrics = metrics
+        self.health = health
+        self._streams = streams
+        self._control = control
+        self._origins = origins
+        self._limiter = limiter
+        self._root = f"{stream_root}/".encode()
+        self._root_length = len(self._root)
+        self._control_root = self._root + b"__ds"
+        self._fixed: dict[bytes, Handler] = {
+            b"/healthz": health.healthz,
+            b"/readyz": health.readyz,
+            b"/metrics": metrics.scrape,
+        }
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        target = request.target
+        try:
+            if self._limiter is not None and target not in self._fixed:
+                self._limiter.admit(self._origins.subject(request))
+            if request.method == b"OPTIONS":
+                request.operation = "preflight"
+                exchange.respond(self.cors.preflight())
+            elif not target.startswith(self._root):
+                self._handle_fixed(request, exchange)
+            elif target.startswith(self._control_root):
+                request.operation = "subscription"
+                self._control.handle(request, exchange)
+            else:
+                self._streams.handle(request, exchange, target[self._root_length :])
+        except HeadraceError as refusal:
+            exchange.respond(responses.problem(refusal))
+        except Exception:
+            reference = secrets.token_hex(8)
+            logger.exception("request failed", extra={"reference": reference})
+            exchange.respond(responses.problem(InternalFault(reference)))
+
+    def _handle_fixed(self, request: Request, exchange: Exchange) -> None:
+        path = request.target.partition(b"?")[0]
+        handler = self._fixed.get(path)
+        if handler is None:
+            raise RouteNotFound(path.decode("latin-1"))
+        if request.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed("GET, HEAD, OPTIONS")
+        handler(request, exchange)

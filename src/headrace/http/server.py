@@ -1,0 +1,190 @@
+"""The server process: listen, serve, reload, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import ssl
+from collections.abc import Callable
+
+import uvloop
+
+from headrace.clock import SystemClock
+from headrace.config import Config
+from headrace.http.assembly import Assembly, assemble
+from headrace.http.connection import Connection, Shared, WriterLimits
+from headrace.http.masthead import Masthead
+from headrace.http.reader import BodyBudget, ReaderLimits
+
+logger = logging.getLogger(__name__)
+
+TICK_SECS = 1.0
+# Descriptors kept for everything that is not a client: the listener, logs, webhooks, files.
+RESERVED_DESCRIPTORS = 64
+BACKLOG = 1024
+# A request leaves next to nothing behind for the collector, so it need not look often.
+GC_THRESHOLD = 10_000
+
+
+def run(config: Config, on_ready: Callable[[str], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code."""
+    return uvloop.run(_serve(config, on_ready))
+
+
+async def _serve(config: Config, on_ready: Callable[[str], None] | None) -> int:
+    server = Server(config)
+    await server.start()
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, server.reload_tls)
+    if on_ready is not None:
+        on_ready(server.url)
+    # Everything made so far lives as long as the process: no collection needs to look at it.
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+    failure = asyncio.ensure_future(server.failed())
+    stopped = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)
+    await server.stop()
+    stopped.cancel()
+    if failure.done() and not failure.cancelled():
+        logger.critical("a background task died", exc_info=failure.exception())
+        return 1
+    failure.cancel()
+    return 0
+
+
+class Server:
+    """A listening socket in front of an assembled application."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._clock = SystemClock()
+        self._tls: ssl.SSLContext | None = None
+
+    async def start(self) -> None:
+        config = self._config
+        loop = asyncio.get_running_loop()
+        self._assembly: Assembly = assemble(config, self._clock, loop)
+        self._tls = _tls_context(config)
+        self._shared = Shared(
+            application=self._assembly.application,
+            masthead=Masthead(self._clock, self._assembly.application.cors),
+            reading=_reader_limits(config),
+            writing=_writer_limits(config),
+            bodies=BodyBudget(config.limits.max_inflight_body_bytes),
+            scheme="https" if self._tls else "http",
+            log_access=config.log.access,
+            connections_max=_connections_max(config.limits.max_connections),
+        )
+        self._assembly.application.metrics.gauge(
+            "headrace_connections", lambda: len(self._shared.connections)
+        )
+        self._listener = await loop.create_server(
+            lambda: Connection(self._shared),
+            config.server.host,
+            config.server.port,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            reuse_address=True,
+        )
+        self._assembly.start()
+        self._ticker = asyncio.ensure_future(self._tick())
+
+    @property
+    def url(self) -> str:
+        address = self._listener.sockets[0].getsockname()
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return f"{self._shared.scheme}://{host}:{address[1]}"
+
+    async def failed(self) -> None:
+        """Returns never, or raises what a background task died of."""
+        await asyncio.gather(self._ticker, self._assembly.failed())
+
+    async def _tick(self) -> None:
+        """Once a second: the date, deadlines of connections, expired streams, loop lag."""
+        loop = asyncio.get_running_loop()
+        shared, application = self._shared, self._assembly.application
+        while True:
+            due = loop.time() + TICK_SECS
+            await asyncio.sleep(TICK_SECS)
+            application.metrics.event_loop_lag_secs = max(0.0, loop.time() - due)
+            shared.masthead.tick()
+            for connection in tuple(shared.connections):
+                connection.check_deadline(shared.masthead.now)
+            application.engine.sweep()
+
+    def reload_tls(self) -> None:
+        """New handshakes use the certificate that is on disk now."""
+        if self._tls is None:
+            return
+        try:
+            _load_certificate(self._tls, self._config)
+            logger.info("certificate reloaded")
+        except (OSError, ssl.SSLError) as error:
+            logger.error("certificate not reloaded, the old one stays: %s", error)
+
+    async def stop(self) -> None:
+        """Stop listening, let requests finish, tell live readers to reconnect."""
+        shared = self._shared
+        shared.draining = self._assembly.application.health.draining = True
+        self._listener.close()
+        for connection in tuple(shared.connections):
+            connection.drain()
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._config.server.drain_secs
+        while shared.connections and loop.time() < give_up:
+            await asyncio.sleep(0.02)
+        for connection in tuple(shared.connections):
+            connection.abort()
+        self._ticker.cancel()
+        await self._assembly.stop()
+
+
+def _tls_context(config: Config) -> ssl.SSLContext | None:
+    if config.tls.cert_path is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _load_certificate(context, config)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
+    assert config.tls.cert_path is not None, "TLS is configured"
+    context.load_cert_chain(config.tls.cert_path, config.tls.key_path)
+
+
+def _reader_limits(config: Config) -> ReaderLimits:
+    limits, http = config.limits, config.http
+    return ReaderLimits(
+        header_bytes_max=limits.max_header_bytes,
+        header_count_max=limits.max_header_count,
+        url_bytes_max=limits.max_url_bytes,
+        body_bytes_max=limits.max_body_bytes,
+        header_timeout_secs=http.header_timeout_secs,
+        body_timeout_secs=http.body_timeout_secs,
+    )
+
+
+def _writer_limits(config: Config) -> WriterLimits:
+    return WriterLimits(
+        keep_alive_secs=config.http.keep_alive_secs,
+        stalled_secs=config.http.body_timeout_secs,
+        live_send_buffer_bytes=config.limits.sse_buffer_bytes,
+    )
+
+
+def _connections_max(configured: int) -> int:
+    """As many as asked for, and fewer than the descriptors this process may open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    available = max(1, hard - RESERVED_DESCRIPTORS)
+    return min(configured, available) if configured else available

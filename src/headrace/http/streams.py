@@ -1,0 +1,138 @@
+"""The stream surface: PUT, POST, GET, HEAD and DELETE on one stream URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.engine.engine import (
+    Chunk,
+    Created,
+    CreateOutcome,
+    Deleted,
+    DeleteOutcome,
+    Engine,
+)
+from headrace.engine.tails import Stream
+from headrace.errors import HeadraceError, InvalidName, MethodNotAllowed
+from headrace.http.exchange import Exchange, Request
+from headrace.http.live import LiveReads, answer_long_poll
+from headrace.http.origin import Origins
+from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
+from headrace.protocol import caching, names, responses
+from headrace.protocol.offsets import NOW
+from headrace.protocol.requests import Live, parse_append, parse_create, parse_read
+from headrace.protocol.responses import Response, append_answer
+
+METHODS = "GET, POST, PUT, DELETE, HEAD, OPTIONS"
+Handler = Callable[[Request, Exchange, bytes, bytes], None]
+
+
+class StreamRoutes:
+    def __init__(self, engine: Engine, live: LiveReads, origins: Origins, stream_root: str) -> None:
+        self._engine = engine
+        self._live = live
+        self._origins = origins
+        self._stream_root = stream_root
+        self._handlers: dict[bytes, Handler] = {
+            b"POST": self._append,
+            b"GET": self._read,
+            b"HEAD": self._head,
+            b"PUT": self._create,
+            b"DELETE": self._delete,
+        }
+
+    def handle(self, request: Request, exchange: Exchange, target: bytes) -> None:
+        """`target` is the request target below the stream root: a name and perhaps a query."""
+        handler = self._handlers.get(request.method)
+        if handler is None:
+            raise MethodNotAllowed(METHODS)
+        path, _, query = target.partition(b"?")
+        handler(request, exchange, path, query)
+
+    def _find(self, path: bytes) -> Stream:
+        return self._engine.find(_name(path))
+
+    def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
+        request.operation = "append"
+        stream = self._engine.find_writable(_name(path))
+        command = parse_append(request.headers, request.body)
+        respond = exchange.respond
+        self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
+
+    def _create(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
+        request.operation = "create"
+        name = _decode(path)
+        if names.is_reserved(name):
+            raise InvalidName(f"Names that begin with {names.CONTROL_PREFIX} are reserved.")
+        command = parse_create(
+            request.headers, request.body, f"{request.client.mount}{self._stream_root}"
+        )
+        location = f"{self._origins.base_url(request)}{self._stream_root}/{names.encode_name(name)}"
+        self._engine.create(
+            name, command, lambda outcome: exchange.respond(_create_response(outcome, location))
+        )
+
+    def _delete(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
+        request.operation = "delete"
+        name = _decode(path)
+        self._engine.delete(name, lambda outcome: exchange.respond(_delete_response(outcome)))
+
+    def _head(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
+        request.operation = "head"
+        stream = self._find(path)
+        exchange.respond(
+            responses.metadata(stream.state, stream.visible, closed=stream.visible_closed)
+        )
+
+    def _read(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
+        request.operation = "read"
+        stream = self._find(path)
+        read = parse_read(query.decode("latin-1"))
+        engine = self._engine
+        start = engine.start_position(stream, read.start)
+        engine.touch(stream)
+        if read.live is Live.SSE:
+            request.operation = "sse"
+            self._live.events(stream, start, read, exchange)
+        elif read.live is Live.LONG_POLL:
+            request.operation = "long-poll"
+            private = is_private(request)
+            if start == stream.visible and not stream.visible_closed:
+                self._live.long_poll(stream, start, read, exchange, private)
+                return
+            cursor = self._live.cursor(read.cursor)
+            chunk = engine.read(stream, start)
+            exchange.respond(answer_long_poll(engine, stream, chunk, cursor, private))
+        elif read.start == NOW:
+            exchange.respond(tail_response(stream))
+        else:
+            exchange.respond(self._catch_up(request, stream, engine.read(stream, start)))
+
+    def _catch_up(self, request: Request, stream: Stream, chunk: Chunk) -> Response:
+        response = chunk_response(self._engine, stream, chunk, private=is_private(request))
+        held = request.headers.get(b"if-none-match")
+        if held is not None and caching.matches(held, chunk_etag(stream, chunk)):
+            return responses.not_modified(response)
+        return response
+
+
+def _name(path: bytes) -> str:
+    """The name to look up; what is not a valid name is not the name of a stream either."""
+    return path.decode("ascii") if path.isascii() and b"%" not in path else _decode(path)
+
+
+def _decode(path: bytes) -> str:
+    try:
+        return names.decode_name(path.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidName("The stream name is not UTF-8.") from None
+
+
+def _create_response(outcome: CreateOutcome, location: str) -> Response:
+    if isinstance(outcome, HeadraceError):
+        return responses.problem(outcome)
+    return responses.stream_put(outcome.state, location if isinstance(outcome, Created) else None)
+
+
+def _delete_response(outcome: DeleteOutcome) -> Response:
+    return responses.deleted() if isinstance(outcome, Deleted) else responses.problem(outcome)

@@ -1,0 +1,1 @@
+"""Subscriptions: cursors over streams that wake a worker, by webhook or through a wake stream."""

@@ -1,0 +1,174 @@
+"""The subscriptions of a server: takes requests to the model, under the names clients know.
+
+Every method runs to completion and returns what the client is to be told, or raises a refusal of
+`subscriptions.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.engine.engine import Engine
+from headrace.protocol.offsets import START, Position
+from headrace.subscriptions import documents, model
+from headrace.subscriptions.delivery import Poster
+from headrace.subscriptions.documents import Urls
+from headrace.subscriptions.errors import (
+    Code,
+    SubscriptionRefused,
+    SubscriptionsFull,
+    invalid,
+    not_found,
+)
+from headrace.subscriptions.membership import Member, Membership
+from headrace.subscriptions.model import Answer, Kind, Subscription, SubscriptionConfig
+from headrace.subscriptions.requests import refuse_own_wake_stream
+from headrace.subscriptions.signing import TOKEN_KEY_BYTES, CallbackTokens, SigningKey
+from headrace.subscriptions.targets import TargetRules, parse_target
+from headrace.subscriptions.wakes import Stationery, Wakes, new_wake_id
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSettings:
+    allow_loopback: bool = False
+    allow_private: bool = False
+    timeout_secs: float = 10
+    max_subscriptions: int = 10_000
+    stream_root: str = "/v1/stream"
+
+
+class SubscriptionManager:
+    def __init__(
+        self, engine: Engine, settings: SubscriptionSettings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._engine = engine
+        self._subscriptions_max = settings.max_subscriptions
+        self._rules = TargetRules(settings.allow_loopback, settings.allow_private)
+        self._urls = Urls(settings.stream_root)
+        self._key = SigningKey.generate()
+        self._tokens = CallbackTokens(secrets.token_bytes(TOKEN_KEY_BYTES))
+        self._members: dict[str, Member] = {}
+        self._wakes = Wakes(
+            engine,
+            Poster(self._rules),
+            Stationery(self._urls, self._key, self._tokens),
+            settings.timeout_secs,
+            loop,
+        )
+        self._membership = Membership(engine, self._wakes.wake_soon, self._wakes.settle)
+
+    def start(self) -> None:
+        self._wakes.start()
+
+    async def stop(self) -> None:
+        await self._wakes.stop()
+
+    async def failed(self) -> None:
+        """Returns never, or raises what a background task died of."""
+        await self._wakes.failed()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def deliveries(self) -> Counter[str]:
+        """Webhooks sent, by result: delivered or failed."""
+        return self._wakes.deliveries
+
+    def put(
+        self, id: str, config: SubscriptionConfig, base_url: str
+    ) -> tuple[bool, dict[str, Any]]:
+        """Create or confirm; whether it was created, and its description."""
+        member = self._members.get(id)
+        if member is None:
+            self._create(id, config, base_url)
+            return True, self.get(id)
+        subscription = member.subscription
+        if subscription.digest != config.digest():
+            raise SubscriptionRefused(
+                Code.SUBSCRIPTION_ALREADY_EXISTS,
+                f"The subscription {id!r} exists with another configuration. Delete it first, or "
+                "use another id.",
+            )
+        subscription.base_url = base_url
+        return False, self.get(id)
+
+    def _create(self, id: str, config: SubscriptionConfig, base_url: str) -> None:
+        if config.webhook_url is not None:
+            parse_target(config.webhook_url, self._rules)
+        if len(self._members) >= self._subscriptions_max:
+            raise SubscriptionsFull(
+                "subscriptions (webhooks.max_subscriptions)", self._subscriptions_max
+            )
+        subscription = Subscription(id, config, base_url, self._engine.clock.now_ms())
+        member = self._members[id] = self._membership.enrol(subscription)
+        self._wakes.admit(member)
+
+    def get(self, id: str) -> dict[str, Any]:
+        return documents.describe(self._find(id).subscription, self._urls, self._key.kid)
+
+    def delete(self, id: str) -> None:
+        member = self._members.pop(id, None)
+        if member is not None:
+            self._wakes.dismiss(member)
+            self._membership.withdraw(member)
+
+    def add_streams(self, id: str, names: tuple[str, ...]) -> None:
+        member = self._find(id)
+        refuse_own_wake_stream(member.subscription.config, names)
+        self._membership.add(member, names)
+
+    def remove_stream(self, id: str, name: str) -> None:
+        member = self._find(id)
+        self._membership.remove(member, name)
+        self._wakes.settle(member)
+
+    def claim(self, id: str, worker: str) -> dict[str, Any]:
+        member = self._find(id, Kind.PULL_WAKE)
+        subscription = member.subscription
+        now_ms = self._engine.clock.now_ms()
+        decision = model.decide_claim(subscription, worker, new_wake_id(), now_ms)
+        self._wakes.carry_out(member, decision)
+        wake = subscription.delivery.wake
+        assert wake is not None, "whoever claims holds a wake"
+        token = self._tokens.issue(id, wake.generation, now_ms)
+        return documents.claimed(subscription, wake, token)
+
+    def answer(self, id: str, kind: Kind, token: str, answer: Answer) -> dict[str, Any]:
+        """A callback (webhook) or an ack (pull-wake)."""
+        member = self._find(id, kind)
+        subscription = member.subscription
+        now_ms = self._engine.clock.now_ms()
+        generation = self._tokens.generation(token, id, now_ms)
+        decision = model.decide_answer(subscription, answer, generation, now_ms, self._is_boundary)
+        self._wakes.carry_out(member, decision)
+        return {"ok": True, "next_wake": answer.done and bool(subscription.pending)}
+
+    def release(self, id: str, token: str, answer: Answer) -> None:
+        member = self._find(id, Kind.PULL_WAKE)
+        generation = self._tokens.generation(token, id, self._engine.clock.now_ms())
+        self._wakes.carry_out(member, model.decide_release(member.subscription, answer, generation))
+
+    def jwks(self) -> dict[str, Any]:
+        return self._key.jwks
+
+    def _find(self, id: str, kind: Kind | None = None) -> Member:
+        member = self._members.get(id)
+        if member is None:
+            raise not_found(id)
+        actual = member.subscription.config.kind
+        if kind is not None and actual is not kind:
+            raise invalid(f"The subscription {id!r} is of type {actual}; this is for {kind}.")
+        return member
+
+    def _is_boundary(self, name: str, position: Position) -> bool:
+        stream = self._engine.streams.get(name)
+        if stream is None:
+            return position == START
+        if position.bytes < stream.state.floor.bytes:
+            return True  # no longer kept, so it can no longer be told
+        return position == stream.visible or stream.log.is_boundary(position)

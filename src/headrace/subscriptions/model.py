@@ -1,0 +1,397 @@
+"""One subscription: what it follows, how far it got, and who works on it.
+
+The rules:
+
+- A link is one stream and the position acknowledged in it. It is pending while the stream's tail
+  is further on. Acknowledged positions never go back.
+- While anything is pending there is a wake. There is one at a time, and each has a higher
+  generation than the one before.
+- A wake is handed over, by a webhook's answer or by a worker's claim, and then held under a
+  lease. A lease that runs out ends the wake.
+- An answer counts only if it names the wake in flight and its token was made for it; anything
+  else is fenced off and changes nothing.
+- A webhook that could not be delivered keeps its wake, so that the receiver can tell a repeat by
+  its wake_id, and waits. No lease runs meanwhile: nobody has the work.
+
+`decide_*` are pure: time, ids and chance are arguments, the result is a Step or a refusal, and
+`apply` alone carries it out. A Step is one atomic fact, and a Subscription without its tails is
+all that a storage would have to keep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import islice
+from typing import Final, NamedTuple
+
+import orjson
+
+from headrace.protocol.offsets import BEGINNING, START, Position
+from headrace.subscriptions.errors import Code, SubscriptionRefused
+
+# One wake names this many streams at most, pending ones first: acknowledging them brings the next.
+WAKE_STREAMS_MAX: Final = 1000
+RETRY_MS_MIN: Final = 1_000
+RETRY_MS_MAX: Final = 60_000
+RETRY_JITTER: Final = 0.2
+WEBHOOK_HOLDER: Final = "webhook"
+
+
+class Kind(StrEnum):
+    WEBHOOK = "webhook"
+    PULL_WAKE = "pull-wake"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionConfig:
+    """What a subscription was created as. `streams` are sorted, each once."""
+
+    kind: Kind
+    pattern: str | None
+    streams: tuple[str, ...]
+    webhook_url: str | None
+    wake_stream: str | None
+    lease_ttl_ms: int
+    description: str | None
+
+    def digest(self) -> str:
+        """Equal for equal configurations: what a repeated PUT is compared by."""
+        fields = (
+            self.kind,
+            self.pattern,
+            self.streams,
+            self.webhook_url,
+            self.wake_stream,
+            self.lease_ttl_ms,
+            self.description,
+        )
+        return hashlib.sha256(orjson.dumps(fields)).hexdigest()
+
+
+class Link:
+    """A stream of a subscription; `acked` None is before its first message."""
+
+    __slots__ = ("acked", "by_glob", "explicit", "tail")
+
+    def __init__(self, acked: Position | None, tail: Position) -> None:
+        self.acked = acked
+        self.tail = tail
+        self.explicit = False
+        self.by_glob = False
+
+    def is_behind(self, position: Position) -> bool:
+        return position > (self.acked or START)
+
+    @property
+    def is_pending(self) -> bool:
+        return self.is_behind(self.tail)
+
+    @property
+    def acked_token(self) -> str:
+        return BEGINNING if self.acked is None else self.acked.token()
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Work in flight: `tails` is what finishing it without further word acknowledges."""
+
+    id: str
+    generation: int
+    stream: str
+    tails: Mapping[str, Position]
+    holder: str | None = None
+    lease_until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A webhook that failed `attempts` times in a row."""
+
+    attempts: int
+    next_attempt_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    generation: int = 0
+    wake: Wake | None = None
+    retry: Retry | None = None
+
+    def ended(self) -> Delivery:
+        return Delivery(self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of one subscription."""
+
+    delivery: Delivery
+    acks: Mapping[str, Position] = field(default_factory=dict)
+
+
+class Ack(NamedTuple):
+    stream: str
+    position: Position
+
+
+class Answer(NamedTuple):
+    """What a worker says about a wake: callback, ack or release."""
+
+    wake_id: str
+    generation: int
+    acks: tuple[Ack, ...] = ()
+    done: bool = False
+
+
+class Subscription:
+    def __init__(
+        self, id: str, config: SubscriptionConfig, base_url: str, created_at_ms: int
+    ) -> None:
+        self.id = id
+        self.config = config
+        self.digest = config.digest()
+        self.base_url = base_url
+        self.created_at_ms = created_at_ms
+        self.links: dict[str, Link] = {}
+        self.pending: dict[str, None] = {}
+        self.delivery = Delivery()
+
+    @property
+    def is_failing(self) -> bool:
+        return self.delivery.retry is not None
+
+    @property
+    def due_at_ms(self) -> int | None:
+        """When something happens by itself: the lease runs out, or the next attempt is due."""
+        wake, retry = self.delivery.wake, self.delivery.retry
+        if wake is None or wake.lease_until_ms is not None:
+            return wake.lease_until_ms if wake else None
+        return retry.next_attempt_at_ms if retry else None
+
+    def link(self, stream: str, acked: Position | None, tail: Position, *, explicit: bool) -> None:
+        """Follow a stream. One that is followed already keeps what it has acknowledged."""
+        link = self.links.setdefault(stream, Link(acked, tail))
+        link.explicit |= explicit
+        link.by_glob |= not explicit
+        self.advance(stream, tail)
+
+    def unlink_explicit(self, stream: str) -> None:
+        link = self.links.get(stream)
+        if link is None:
+            return
+        link.explicit = False
+        if not link.by_glob:
+            self.unlink(stream)
+
+    def unlink(self, stream: str) -> None:
+        self.links.pop(stream, None)
+        self.pending.pop(stream, None)
+        wake = self.delivery.wake
+        if wake is None:
+            return
+        if not self.pending and wake.lease_until_ms is None:
+            # Nothing is left to hand over, and the next append must bring a wake of its own.
+            self.delivery = self.delivery.ended()
+        elif stream in wake.tails:
+            # A stream of the same name may come: this wake knows nothing about it.
+            tails = {name: tail for name, tail in wake.tails.items() if name != stream}
+            self.delivery = replace(self.delivery, wake=replace(wake, tails=tails))
+
+    def advance(self, stream: str, tail: Position) -> None:
+        link = self.links[stream]
+        link.tail = tail
+        if link.is_pending:
+            self.pending[stream] = None
+
+    def listed(self) -> Iterator[tuple[str, Link]]:
+        """The streams that one wake names, pending ones first."""
+        others = (name for name in self.links if name not in self.pending)
+        for group in (self.pending, others):
+            for name in group:
+                yield name, self.links[name]
+
+    def tails(self) -> dict[str, Position]:
+        return {name: link.tail for name, link in islice(self.listed(), WAKE_STREAMS_MAX)}
+
+
+def apply(subscription: Subscription, step: Step) -> None:
+    subscription.delivery = step.delivery
+    for stream, position in step.acks.items():
+        link = subscription.links.get(stream)
+        if link is None:
+            continue
+        if link.acked is None or position > link.acked:
+            link.acked = position
+        if not link.is_pending:
+            subscription.pending.pop(stream, None)
+
+
+# -- waking ------------------------------------------------------------------------------------
+
+
+def decide_wake(subscription: Subscription, wake_id: str) -> Step | None:
+    """A new wake, if there is work and no wake in flight."""
+    if subscription.delivery.wake is not None or not subscription.pending:
+        return None
+    wake = _new_wake(subscription, wake_id)
+    return Step(Delivery(wake.generation, wake))
+
+
+def _new_wake(subscription: Subscription, wake_id: str) -> Wake:
+    generation = subscription.delivery.generation + 1
+    return Wake(wake_id, generation, next(iter(subscription.pending)), subscription.tails())
+
+
+def decide_expiry(subscription: Subscription, now_ms: int, chance: float) -> Step | None:
+    """The lease ran out."""
+    delivery = subscription.delivery
+    if delivery.wake is None or delivery.wake.lease_until_ms is None:
+        return None
+    if delivery.wake.holder is None:
+        return decide_failed(subscription, delivery.wake.id, now_ms, chance)
+    return Step(delivery.ended())
+
+
+# -- webhooks ----------------------------------------------------------------------------------
+
+
+def decide_attempt(subscription: Subscription, now_ms: int) -> Step | None:
+    """The webhook is sent now: its lease starts. None: there is nothing to send."""
+    delivery = subscription.delivery
+    wake = delivery.wake
+    if wake is None or wake.holder is not None or wake.lease_until_ms is not None:
+        return None
+    return Step(replace(delivery, wake=_leased(subscription, wake, None, now_ms)))
+
+
+def decide_delivered(subscription: Subscription, wake_id: str, *, done: bool) -> Step | None:
+    """The receiver took the webhook; `done`: and finished it. None: that wake is over."""
+    delivery = subscription.delivery
+    wake = delivery.wake
+    if wake is None or wake.id != wake_id or wake.lease_until_ms is None:
+        return None
+    if done:
+        return Step(delivery.ended(), wake.tails)
+    return Step(Delivery(delivery.generation, replace(wake, holder=WEBHOOK_HOLDER)))
+
+
+def decide_failed(
+    subscription: Subscription, wake_id: str, now_ms: int, chance: float
+) -> Step | None:
+    """The webhook did not arrive. None: that does not matter, because its receiver has called
+    back all the same, or the wake is over."""
+    delivery = subscription.delivery
+    wake = delivery.wake
+    if wake is None or wake.id != wake_id or wake.lease_until_ms is None or wake.holder:
+        return None
+    attempts = delivery.retry.attempts + 1 if delivery.retry else 1
+    retry = Retry(attempts, now_ms + backoff_ms(attempts, chance))
+    return Step(Delivery(delivery.generation, replace(wake, lease_until_ms=None), retry))
+
+
+def backoff_ms(attempts: int, chance: float) -> int:
+    """1 s, 2 s, 4 s ... 60 s, each within 20 % as `chance` (0 to 1) has it."""
+    base = min(RETRY_MS_MIN << min(attempts - 1, 16), RETRY_MS_MAX)
+    return round(base * (1 + RETRY_JITTER * (2 * chance - 1)))
+
+
+# -- workers -----------------------------------------------------------------------------------
+
+
+def decide_claim(
+    subscription: Subscription, worker: str, wake_id: str, now_ms: int
+) -> Step | SubscriptionRefused:
+    """A worker asks for the work; `wake_id` is for a wake that nobody was told of yet."""
+    delivery = subscription.delivery
+    wake = delivery.wake
+    if wake is not None and wake.holder is not None:
+        return SubscriptionRefused(
+            Code.ALREADY_CLAIMED,
+            f"{wake.holder!r} holds the lease. Wait for the next wake event.",
+            current_holder=wake.holder,
+            generation=delivery.generation,
+        )
+    if not subscription.pending:
+        return SubscriptionRefused(
+            Code.NO_PENDING_WORK, "Everything is acknowledged. Wait for the next wake event."
+        )
+    wake = wake or _new_wake(subscription, wake_id)
+    return Step(Delivery(wake.generation, _leased(subscription, wake, worker, now_ms)))
+
+
+def decide_answer(
+    subscription: Subscription,
+    answer: Answer,
+    token_generation: int,
+    now_ms: int,
+    is_boundary: Callable[[str, Position], bool],
+) -> Step | SubscriptionRefused:
+    """Acknowledge, and either go on under a new lease or finish."""
+    wake = _fence(subscription, answer, token_generation)
+    if isinstance(wake, SubscriptionRefused):
+        return wake
+    acks: dict[str, Position] = {}
+    for ack in answer.acks:
+        refusal = _check_ack(subscription, ack, is_boundary)
+        if refusal is not None:
+            return refusal
+        acks[ack.stream] = max(ack.position, acks.get(ack.stream, START))
+    delivery = subscription.delivery
+    if answer.done:
+        return Step(delivery.ended(), acks)
+    held = _leased(subscription, wake, wake.holder or WEBHOOK_HOLDER, now_ms)
+    return Step(Delivery(delivery.generation, held), acks)
+
+
+def decide_release(
+    subscription: Subscription, answer: Answer, token_generation: int
+) -> Step | SubscriptionRefused:
+    """Give the work back."""
+    wake = _fence(subscription, answer, token_generation)
+    if isinstance(wake, SubscriptionRefused):
+        return wake
+    return Step(subscription.delivery.ended())
+
+
+def _fence(
+    subscription: Subscription, answer: Answer, token_generation: int
+) -> Wake | SubscriptionRefused:
+    wake = subscription.delivery.wake
+    if wake is not None and (token_generation, answer.generation, answer.wake_id) == (
+        wake.generation,
+        wake.generation,
+        wake.id,
+    ):
+        return wake
+    return SubscriptionRefused(
+        Code.FENCED,
+        f"This wake is over; generation {subscription.delivery.generation} is the latest. "
+        "Nothing was acknowledged.",
+        generation=subscription.delivery.generation,
+    )
+
+
+def _check_ack(
+    subscription: Subscription, ack: Ack, is_boundary: Callable[[str, Position], bool]
+) -> SubscriptionRefused | None:
+    link = subscription.links.get(ack.stream)
+    if link is None:
+        return _invalid_offset(f"The subscription does not follow {ack.stream!r}.")
+    if link.acked is not None and ack.position < link.acked:
+        return _invalid_offset(f"{ack.stream!r} is acknowledged up to {link.acked} already.")
+    if ack.position > link.tail:
+        return _invalid_offset(f"{ack.position} is past the tail of {ack.stream!r}, {link.tail}.")
+    if not is_boundary(ack.stream, ack.position):
+        return _invalid_offset(f"{ack.position} is not an offset that {ack.stream!r} returned.")
+    return None
+
+
+def _invalid_offset(reason: str) -> SubscriptionRefused:
+    return SubscriptionRefused(Code.INVALID_OFFSET, reason + " Nothing was acknowledged.")
+
+
+def _leased(subscription: Subscription, wake: Wake, holder: str | None, now_ms: int) -> Wake:
+    return replace(wake, holder=holder, lease_until_ms=now_ms + subscription.config.lease_ttl_ms)

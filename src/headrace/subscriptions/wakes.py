@@ -1,0 +1,259 @@
+"""Wakes at run time: does what the model decides, and tells it what has happened.
+
+Everything runs on the event loop and to completion. What a stream's growth brings about is put
+off to the next turn of the loop: an append does not wait for it, appends of one turn make one
+wake, and a wake stream that wakes another subscription does not recurse. Each subscription has
+at most one timer, for its lease or for its next attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import orjson
+
+from headrace.engine.engine import AppendOutcome, Engine
+from headrace.engine.tails import Stream
+from headrace.errors import HeadraceError
+from headrace.protocol.requests import Append
+from headrace.subscriptions import documents, model
+from headrace.subscriptions.delivery import Delivered, Deliveries, Failed, Outgoing, Poster
+from headrace.subscriptions.documents import Urls
+from headrace.subscriptions.errors import SubscriptionRefused
+from headrace.subscriptions.membership import Member
+from headrace.subscriptions.model import Kind, Step
+from headrace.subscriptions.signing import CallbackTokens, SigningKey
+
+logger = logging.getLogger(__name__)
+
+WAKES_PER_TURN: Final = 100  # a wake lists up to 1000 streams; others want the loop, too
+
+
+@dataclass(frozen=True, slots=True)
+class Stationery:
+    """What a webhook is written with."""
+
+    urls: Urls
+    key: SigningKey
+    tokens: CallbackTokens
+
+
+class Wakes:
+    def __init__(
+        self,
+        engine: Engine,
+        poster: Poster,
+        stationery: Stationery,
+        timeout_secs: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.deliveries: Counter[str] = Counter()
+        self._engine = engine
+        self._stationery = stationery
+        self._timeout_secs = timeout_secs
+        self._loop = loop
+        self._posts: Deliveries[Member] = Deliveries(poster, self._prepare, self._finish)
+        self._wake_streams: defaultdict[str, dict[Member, None]] = defaultdict(dict)
+        self._timers: dict[Member, asyncio.TimerHandle] = {}
+        self._due: dict[Member, None] = {}
+        self._failure: asyncio.Future[None] = loop.create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        engine.on_stream_created(self._on_created)
+
+    # -- life ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._posts.run())
+        self._task.add_done_callback(self._on_task_done)
+
+    async def failed(self) -> None:
+        """Returns never, or raises what a background task died of."""
+        await asyncio.shield(self._failure)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._die(error)
+
+    def _die(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _guarded(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """The event loop would only log what a callback raises."""
+        if self._stopped:
+            return
+        try:
+            callback(*arguments)
+        except Exception as error:
+            self._die(error)
+
+    # -- steps -----------------------------------------------------------------------------
+
+    def admit(self, member: Member) -> None:
+        wake_stream = member.subscription.config.wake_stream
+        if wake_stream is not None:
+            self._wake_streams[wake_stream][member] = None
+
+    def dismiss(self, member: Member) -> None:
+        """Nothing happens for this subscription any more."""
+        self._posts.drop(member)
+        self._due.pop(member, None)
+        self._disarm(member)
+        wake_stream = member.subscription.config.wake_stream
+        if wake_stream is not None:
+            del self._wake_streams[wake_stream][member]
+            if not self._wake_streams[wake_stream]:
+                del self._wake_streams[wake_stream]
+
+    def carry_out(self, member: Member, decision: Step | SubscriptionRefused | None) -> None:
+        if isinstance(decision, SubscriptionRefused):
+            raise decision
+        if decision is not None:
+            model.apply(member.subscription, decision)
+            self.settle(member)
+
+    def settle(self, member: Member) -> None:
+        """Whatever just changed, see to it that what must follow will."""
+        self.wake_soon(member)
+        self._disarm(member)
+        due_at_ms = member.subscription.due_at_ms
+        if due_at_ms is not None and not self._stopped:
+            delay_secs = max(0, due_at_ms - self._engine.clock.now_ms()) / 1000
+            self._timers[member] = self._loop.call_later(
+                delay_secs, self._guarded, self._on_timer, member
+            )
+
+    def _disarm(self, member: Member) -> None:
+        timer = self._timers.pop(member, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _on_timer(self, member: Member) -> None:
+        """The timer is the truth: the wall clock may have been set since it was armed."""
+        del self._timers[member]
+        subscription = member.subscription
+        wake = subscription.delivery.wake
+        assert wake is not None, "a timer runs for a wake"
+        if wake.lease_until_ms is None:
+            self._posts.enqueue(member, repeat=True)
+            return
+        now_ms = self._engine.clock.now_ms()
+        self.carry_out(member, model.decide_expiry(subscription, now_ms, random.random()))
+
+    # -- waking ----------------------------------------------------------------------------
+
+    def wake_soon(self, member: Member) -> None:
+        """Runs within every append to a stream that is subscribed to."""
+        subscription = member.subscription
+        if subscription.delivery.wake is None and subscription.pending:
+            if not self._due:
+                self._loop.call_soon(self._guarded, self._wake_due)
+            self._due[member] = None
+
+    def _wake_due(self) -> None:
+        for member in list(islice(self._due, WAKES_PER_TURN)):
+            del self._due[member]
+            self._wake(member)
+        if self._due:
+            self._loop.call_soon(self._guarded, self._wake_due)
+
+    def _wake(self, member: Member) -> None:
+        step = model.decide_wake(member.subscription, new_wake_id())
+        if step is None:
+            return
+        self.carry_out(member, step)
+        if member.subscription.config.kind is Kind.WEBHOOK:
+            self._posts.enqueue(member, repeat=False)
+        else:
+            self._announce(member)
+
+    def _announce(self, member: Member) -> None:
+        """Write the wake event. If that fails the wake stays, and can be claimed without it."""
+        subscription = member.subscription
+        wake = subscription.delivery.wake
+        name = subscription.config.wake_stream
+        assert wake is not None, "there is a wake to announce"
+        assert name is not None, "a pull-wake subscription has a wake stream"
+
+        def written(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, HeadraceError):
+                facts = {"subscription": subscription.id, "reason": outcome.detail}
+                logger.warning("a wake event was not written", extra=facts)
+
+        try:
+            stream = self._engine.find(name)
+        except HeadraceError as refusal:
+            written(refusal)
+            return
+        body = orjson.dumps(documents.wake_event(subscription, wake, self._engine.clock.now_ms()))
+        if not stream.state.is_json:
+            body += b"\n"
+        self._engine.append(stream, Append(body, stream.state.config.content_type), written)
+
+    def _on_created(self, stream: Stream) -> None:
+        """A wake stream that was missing gets the events that nobody has claimed yet."""
+        if stream.state.name in self._wake_streams:
+            self._loop.call_soon(self._guarded, self._announce_all, stream.state.name)
+
+    def _announce_all(self, wake_stream: str) -> None:
+        for member in tuple(self._wake_streams.get(wake_stream, ())):
+            wake = member.subscription.delivery.wake
+            if wake is not None and wake.holder is None:
+                self._announce(member)
+
+    # -- webhooks --------------------------------------------------------------------------
+
+    def _prepare(self, member: Member) -> Outgoing | None:
+        subscription = member.subscription
+        now_ms = self._engine.clock.now_ms()
+        step = model.decide_attempt(subscription, now_ms)
+        if step is None:
+            return None
+        self.carry_out(member, step)
+        wake = step.delivery.wake
+        url = subscription.config.webhook_url
+        assert wake is not None, "an attempt is made for a wake"
+        assert url is not None, "an attempt is made for a webhook"
+        pen = self._stationery
+        token = pen.tokens.issue(subscription.id, wake.generation, now_ms)
+        callback_url = pen.urls.callback(subscription)
+        body = orjson.dumps(documents.webhook_body(subscription, wake, callback_url, token))
+        lease_secs = subscription.config.lease_ttl_ms / 1000
+        signature = pen.key.signature(body, now_ms)
+        return Outgoing(wake.id, url, signature, body, min(self._timeout_secs, lease_secs))
+
+    def _finish(self, member: Member, outgoing: Outgoing, result: Delivered | Failed) -> None:
+        subscription = member.subscription
+        if isinstance(result, Delivered):
+            self.deliveries["delivered"] += 1
+            step = model.decide_delivered(subscription, outgoing.wake_id, done=result.done)
+        else:
+            self.deliveries["failed"] += 1
+            facts = {"subscription": subscription.id, "reason": result.reason}
+            logger.warning("a webhook was not delivered", extra=facts)
+            now_ms = self._engine.clock.now_ms()
+            step = model.decide_failed(subscription, outgoing.wake_id, now_ms, random.random())
+        self.carry_out(member, step)
+
+
+def new_wake_id() -> str:
+    return f"w_{secrets.token_hex(12)}"

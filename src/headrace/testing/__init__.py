@@ -1,0 +1,1 @@
+"""Public test doubles: servers to test against, and what their answers are checked with."""
