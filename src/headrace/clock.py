@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+monotonic = time.monotonic
+"""Seconds on a clock that never goes back, for measuring what nobody simulates."""
+
 
 class Clock(Protocol):
     def now_ms(self) -> int:
@@ -22,4 +25,4 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic = staticmethod(time.monotonic)
+    monotonic = staticmethod(monotonic)

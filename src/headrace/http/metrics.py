@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
-from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,6 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from headrace.clock import monotonic
 from headrace.http.exchange import Exchange, Request
 from headrace.protocol.responses import OK, Response
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final, NoReturn
 
 import httptools
 
+from headrace.clock import monotonic
 from headrace.errors import (
     BodyTooLarge,
     HeadersTooLarge,

@@ -1,0 +1,370 @@
+"""The settings: each declared once, as a field of its section.
+
+`SETTINGS` lists them for the layers, `headrace config` and the documentation. A `Config` cannot
+hold a value that is not allowed, however it was made.
+"""
+# ruff: noqa: RUF009  (a section's defaults are calls of `_setting`, which is `field`)
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.config.kinds import (
+    COUNT,
+    COUNT_OR_OFF,
+    FILE_PATH,
+    FLAG,
+    HOST,
+    LOG_FILTER,
+    NETWORKS,
+    ORIGINS,
+    PATH_ROOT,
+    POWER_OF_TWO,
+    PUBLIC_URL,
+    SECONDS,
+    SECONDS_OR_OFF,
+    STORAGE_MODE,
+    YES_NO_AUTO,
+    Kind,
+    optional,
+    whole,
+    words,
+)
+
+T = TypeVar("T")
+
+VALUE_SHOWN_CHARS_MAX = 80
+
+
+class ConfigError(ValueError):
+    """A configuration that is refused, in one sentence, with the facts as fields."""
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        key: str | None = None,
+        source: str | None = None,
+        allowed: str | None = None,
+        suggestion: str | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.key = key
+        self.source = source
+        self.allowed = allowed
+        self.suggestion = suggestion
+
+
+def _setting(default: object, kind: Kind[T], help: str) -> T:
+    """A section's field. Typed as its value, which is how dataclasses present `field` too."""
+    metadata = {"kind": kind, "help": help}
+    return field(default=kind.parse(default), metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group of settings; its name is the class's in lower case."""
+
+    def __post_init__(self) -> None:
+        for setting in settings_of(type(self)):
+            value = setting.parse(getattr(self, setting.name), source=None)
+            object.__setattr__(self, setting.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that are each allowed but not together."""
+
+
+@dataclass(frozen=True)
+class Server(Section):
+    host: str = _setting("127.0.0.1", HOST, "Address to listen on.")
+    port: int = _setting(4437, whole(0, 65535), "TCP port to listen on; 0 takes any free one.")
+    long_poll_timeout_secs: float = _setting(
+        30, SECONDS, "How long a long-poll waits for data before it is answered 204."
+    )
+    sse_reconnect_interval_secs: float = _setting(
+        60,
+        SECONDS_OR_OFF,
+        "After how long an SSE response ends so that its reader reconnects; 0 never ends it.",
+    )
+    public_url: str | None = _setting(
+        None,
+        optional(PUBLIC_URL),
+        "The URL clients reach this server by, for Location, JWKS and "
+        "callback URLs; unset, they follow the request.",
+    )
+    trusted_proxies: tuple[str, ...] = _setting(
+        (),
+        NETWORKS,
+        "Whose X-Forwarded-* and X-JWT-Sub headers are believed: addresses, CIDRs, "
+        "or the word loopback.",
+    )
+    stream_root: str = _setting("/v1/stream", PATH_ROOT, "Where the base protocol is mounted.")
+    drain_secs: float = _setting(
+        10, SECONDS_OR_OFF, "How long requests in flight may take to finish after SIGTERM."
+    )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.host.lower().rstrip(".") == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True)
+class Http(Section):
+    cors_origins: tuple[str, ...] = _setting(
+        "*", ORIGINS, "Origins that browsers may call from, or * for all."
+    )
+    keep_alive_secs: float = _setting(
+        75, SECONDS, "How long an idle connection is kept between requests."
+    )
+    header_timeout_secs: float = _setting(
+        10, SECONDS, "How long a request's headers may take to arrive."
+    )
+    body_timeout_secs: float = _setting(
+        30, SECONDS, "How long a request's body may take to arrive."
+    )
+
+
+@dataclass(frozen=True)
+class Log(Section):
+    rust_log: str = _setting(
+        "info",
+        LOG_FILTER,
+        "Level, or per-module directives such as info,headrace.http=debug; "
+        "RUST_LOG takes precedence.",
+    )
+    format: str = _setting("text", words("text", "json"), "Lines of text or of JSON.")
+    access: bool = _setting(False, FLAG, "Whether each request is logged.")
+
+
+@dataclass(frozen=True)
+class Tls(Section):
+    cert_path: Path | None = _setting(
+        None, optional(FILE_PATH), "PEM certificate chain for direct TLS; needs tls.key_path."
+    )
+    key_path: Path | None = _setting(
+        None, optional(FILE_PATH), "PEM private key for direct TLS; needs tls.cert_path."
+    )
+
+    def check(self) -> None:
+        if (self.cert_path is None) != (self.key_path is None):
+            present, absent = "cert_path", "key_path"
+            if self.cert_path is None:
+                present, absent = absent, present
+            raise ConfigError(
+                f"tls.{present} is set but tls.{absent} is not: set both or neither.",
+                key=f"tls.{present}",
+                allowed="both or neither",
+            )
+
+
+@dataclass(frozen=True)
+class Limits(Section):
+    max_memory_bytes: int = _setting(
+        104_857_600, COUNT, "Bytes held in memory for all streams (100 MiB)."
+    )
+    max_stream_bytes: int = _setting(10_485_760, COUNT, "Bytes one stream retains (10 MiB).")
+    # 16 MiB: the official TypeScript client batches up to 14 MiB into one POST.
+    max_body_bytes: int = _setting(16_777_216, COUNT, "Bytes of one request body (16 MiB).")
+    max_json_body_bytes: int = _setting(
+        16_777_216,
+        COUNT,
+        "Bytes of one JSON request body (16 MiB); limits.max_body_bytes binds it too.",
+    )
+    # 16 KiB: h11 and node.
+    max_header_bytes: int = _setting(16_384, COUNT, "Bytes of all request headers together.")
+    max_header_count: int = _setting(100, COUNT, "Headers in one request.")
+    max_url_bytes: int = _setting(8_192, COUNT, "Bytes of a request's URL.")
+    max_connections: int = _setting(
+        0,
+        COUNT_OR_OFF,
+        "Open connections; 0 is as many as the descriptor limit allows, less a reserve.",
+    )
+    max_inflight_body_bytes: int = _setting(
+        67_108_864,
+        COUNT,
+        "Bytes of all request bodies being received at one time (64 MiB); at "
+        "least limits.max_body_bytes.",
+    )
+    read_chunk_bytes: int = _setting(
+        1_048_576, COUNT, "Bytes of one catch-up response, beyond which the reader asks again."
+    )
+    max_streams: int = _setting(1_000_000, COUNT, "Streams that exist at one time.")
+    max_live_readers_per_stream: int = _setting(
+        100_000, COUNT, "Long-poll and SSE readers waiting on one stream."
+    )
+    max_producers_per_stream: int = _setting(
+        10_000, COUNT, "Idempotent producers remembered per stream."
+    )
+    producer_receipts: int = _setting(
+        64, COUNT, "Appends per producer whose offsets are remembered for late duplicates."
+    )
+    rate_limit_requests_per_sec: int = _setting(
+        0, COUNT_OR_OFF, "Requests per second of one subject or address; 0 is no limit."
+    )
+    rate_limit_burst: int = _setting(
+        0, COUNT_OR_OFF, "Requests at once before the rate binds; 0 is the same as the rate."
+    )
+    # A reader that never reads costs 4.3 MB of kernel buffer by default, 290 KB with 64 KiB here.
+    sse_buffer_bytes: int = _setting(
+        65_536, whole(4_096, 2**30), "Kernel send buffer (SO_SNDBUF) of a live reader's socket."
+    )
+
+    def check(self) -> None:
+        if self.max_inflight_body_bytes < self.max_body_bytes:
+            allowed = f"at least limits.max_body_bytes ({self.max_body_bytes})"
+            raise ConfigError(
+                f"limits.max_inflight_body_bytes ({self.max_inflight_body_bytes}) must be "
+                f"{allowed}, or the largest body allowed could never be received.",
+                key="limits.max_inflight_body_bytes",
+                allowed=allowed,
+            )
+
+
+@dataclass(frozen=True)
+class Storage(Section):
+    mode: str = _setting(
+        "memory", STORAGE_MODE, "memory, file-fast, file-durable, or acid (alias redb)."
+    )
+    data_dir: Path = _setting(
+        "./data/streams", FILE_PATH, "Directory of the modes that write to disk."
+    )
+    acid_shard_count: int = _setting(
+        16, POWER_OF_TWO, "Shards in acid mode: a power of two from 1 to 256."
+    )
+
+
+@dataclass(frozen=True)
+class Webhooks(Section):
+    allow_loopback: str = _setting(
+        "auto",
+        YES_NO_AUTO,
+        "Whether callbacks may go to this machine; auto is while the server "
+        "itself is bound to loopback.",
+    )
+    allow_private: bool = _setting(
+        False, FLAG, "Whether callbacks may go to private network addresses."
+    )
+    timeout_secs: float = _setting(10, SECONDS, "How long one callback may take.")
+    max_subscriptions: int = _setting(10_000, COUNT, "Subscriptions that exist at one time.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration. `Config()` is the defaults."""
+
+    server: Server = field(default_factory=Server)
+    http: Http = field(default_factory=Http)
+    log: Log = field(default_factory=Log)
+    tls: Tls = field(default_factory=Tls)
+    limits: Limits = field(default_factory=Limits)
+    storage: Storage = field(default_factory=Storage)
+    webhooks: Webhooks = field(default_factory=Webhooks)
+
+    @property
+    def loopback_callbacks_allowed(self) -> bool:
+        """What webhooks.allow_loopback comes to for this server."""
+        if self.webhooks.allow_loopback == "auto":
+            return self.server.is_loopback
+        return self.webhooks.allow_loopback == "true"
+
+    def value(self, key: str) -> object:
+        """The value of a setting by its key, such as `server.port`."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name)
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    cls.__name__.lower(): cls for cls in (Server, Http, Log, Tls, Limits, Storage, Webhooks)
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its names, what it may be, what it is unless told otherwise."""
+
+    key: str
+    kind: Kind[Any]
+    default: object
+    help: str
+
+    @property
+    def section(self) -> str:
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.key.partition(".")[2]
+
+    @property
+    def env(self) -> str:
+        return "DS_" + self.key.upper().replace(".", "__")
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def parse(self, raw: object, source: str | None) -> object:
+        """The value that `raw` stands for, or ConfigError naming `source`."""
+        try:
+            value: object = self.kind.parse(raw)
+        except (ValueError, TypeError):
+            raise bad_value(self, raw, source) from None
+        return value
+
+
+def settings_of(section: type[Section]) -> Iterator[Setting]:
+    """The settings that a section's fields declare."""
+    for f in fields(section):
+        key = f"{section.__name__.lower()}.{f.name}"
+        yield Setting(key, f.metadata["kind"], f.default, f.metadata["help"])
+
+
+SETTINGS: tuple[Setting, ...] = tuple(s for cls in SECTIONS.values() for s in settings_of(cls))
+BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
+BY_ENV: Mapping[str, Setting] = {setting.env: setting for setting in SETTINGS}
+
+
+def plain(value: object) -> object:
+    """A setting's value as JSON has it."""
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def as_text(value: object) -> str:
+    """A setting's value as an environment variable would have it."""
+    if isinstance(value, tuple):
+        return ",".join(as_text(item) for item in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(plain(value))
+
+
+def shown(raw: object) -> str:
+    text = f'"{raw}"' if isinstance(raw, str | Path) else str(plain(raw))
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= VALUE_SHOWN_CHARS_MAX else text[:VALUE_SHOWN_CHARS_MAX] + "..."
+
+
+def bad_value(setting: Setting, raw: object, source: str | None) -> ConfigError:
+    allowed = setting.kind.allowed
+    origin = f" (from {source})" if source else ""
+    return ConfigError(
+        f"{setting.key} = {shown(raw)}{origin} is not allowed: it must be {allowed}.",
+        key=setting.key,
+        source=source,
+        allowed=allowed,
+    )
