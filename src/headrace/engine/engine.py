@@ -143,16 +143,12 @@ class Engine:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def find_writable(self, name: str) -> Stream:
-        """A stream that clients may append to."""
-        stream = self.find(name)
-        if stream is self._registry.stream:
-            raise MethodNotAllowed(REGISTRY_METHODS)
-        return stream
-
     def append(
         self, stream: Stream, command: Append, reply: Callable[[AppendOutcome], None]
     ) -> None:
+        if stream.read_only:
+            reply(MethodNotAllowed(REGISTRY_METHODS))
+            return
         state = stream.state
         limits = self.limits
         outcome = decide_append(state, command, limits)
@@ -348,6 +344,7 @@ class Engine:
         state = StreamState(self._next_id, REGISTRY_NAME, config, self.clock.now_ms())
         self._next_id += 1
         stream = self.streams[REGISTRY_NAME] = Stream(state, self._storage.new_log())
+        stream.read_only = True
         return stream
 
     def _announce(self, change: Appended) -> None:

@@ -31,6 +31,7 @@ class Stream:
     __slots__ = (
         "forks",
         "log",
+        "read_only",
         "readers",
         "source",
         "state",
@@ -44,6 +45,7 @@ class Stream:
         self.log = log
         self.source = source
         self.forks = 0
+        self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail
         self.visible_closed = False
         # Ordered sets: they leave in any order, and are called in the order they came.

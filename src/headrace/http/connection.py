@@ -25,6 +25,8 @@ from headrace.protocol.responses import WITHOUT_BODY, Response
 
 access_log = logging.getLogger("headrace.access")
 
+_END: Final = b"\r\n"
+_END_EMPTY: Final = b"Content-Length: 0\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 # Bodies up to this size go out in one write with their head.
 _JOIN_BYTES_MAX: Final = 64 * 1024
@@ -254,15 +256,15 @@ class Connection(asyncio.Protocol):
         if request is None or self._closing:
             return
         shared = self._shared
-        status = response.status
-        if status in WITHOUT_BODY and self._keep_alive and not shared.draining:
-            head = shared.masthead.lines(status, request.headers)
-            self._transport.write(head + response.headers + b"\r\n")
-        else:
+        status, body = response.status, response.body
+        if body or not self._keep_alive or shared.draining:
             self._write(response, request.headers, with_body=request.method != b"HEAD")
-        elapsed_secs = shared.observe(request, status, len(response.body))
+        else:
+            head = shared.masthead.lines(status, request.headers) + response.headers
+            self._transport.write(head + (_END if status in WITHOUT_BODY else _END_EMPTY))
+        elapsed_secs = shared.observe(request, status, len(body))
         if shared.log_access:
-            log_access(request, status, len(response.body), elapsed_secs)
+            log_access(request, status, len(body), elapsed_secs)
         self._answered()
 
     def _write(self, response: Response, request_headers: Headers, *, with_body: bool) -> None:
@@ -271,7 +273,7 @@ class Connection(asyncio.Protocol):
         if not self._keep_alive or shared.draining:
             head += b"Connection: close\r\n"
         if response.status in WITHOUT_BODY:
-            self._transport.write(head + b"\r\n")
+            self._transport.write(head + _END)
             return
         body = response.body
         head += b"Content-Length: %d\r\n\r\n" % len(body)

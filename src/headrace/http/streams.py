@@ -54,7 +54,7 @@ class StreamRoutes:
 
     def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "append"
-        stream = self._engine.find_writable(_name(path))
+        stream = self._engine.find(_name(path))
         command = parse_append(request.headers, request.body)
         respond = exchange.respond
         self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))

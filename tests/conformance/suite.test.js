@@ -1,0 +1,9 @@
+// The package's own command finds no test files, so this file calls the suite.
+import { runConformanceTests } from "@durable-streams/server-conformance-tests"
+
+const baseUrl = process.env.CONFORMANCE_BASE_URL
+if (!baseUrl) {
+  throw new Error("CONFORMANCE_BASE_URL is not set: run `make conformance`")
+}
+
+runConformanceTests({ baseUrl, longPollTimeoutMs: 500, subscriptions: true })

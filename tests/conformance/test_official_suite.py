@@ -1,0 +1,125 @@
+"""The official suite passes whole: against `headrace serve`, and against the ASGI application.
+
+The suite is JavaScript. One vitest run per server writes a JSON report, and the report must name
+exactly the tests of suite_tests.txt, all of them passed: a suite that is not found, skips tests or
+grows new ones fails here too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.server import ServerProcess
+
+HERE = Path(__file__).parent
+VITEST = HERE / "node_modules" / ".bin" / "vitest"
+SUITE_TESTS = frozenset((HERE / "suite_tests.txt").read_text("utf-8").splitlines())
+SUITE_TIMEOUT_SECS = 600  # about 25 s on a quiet machine
+START_TIMEOUT_SECS = 60
+SERVER_ENV = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not VITEST.exists() or shutil.which("node") is None,
+        reason="the official suite is not installed: run `make conformance` (needs Node 20)",
+    ),
+]
+
+
+def test_the_list_of_suite_tests_is_the_one_we_claim() -> None:
+    assert len(SUITE_TESTS) == 338
+
+
+def test_headrace_serve_passes_the_official_suite(tmp_path: Path) -> None:
+    with ServerProcess(env=SERVER_ENV) as server:
+        assert_suite_passes(server.url, tmp_path / "report.json")
+
+
+def test_the_asgi_application_passes_the_official_suite(tmp_path: Path) -> None:
+    with uvicorn_process(tmp_path / "uvicorn.log") as url:
+        assert_suite_passes(url, tmp_path / "report.json")
+
+
+def assert_suite_passes(url: str, report: Path) -> None:
+    finished = subprocess.run(
+        [VITEST, "run", "--reporter=json", f"--outputFile={report}"],
+        cwd=HERE,
+        env=os.environ | {"CONFORMANCE_BASE_URL": url, "CI": "1", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SUITE_TIMEOUT_SECS,
+        check=False,
+    )
+    assert report.exists(), finished.stdout[-4000:] + finished.stderr[-4000:]
+    statuses, reasons = read_report(report)
+    passed = {name for name, status in statuses.items() if status == "passed"}
+    others = [
+        f"{status}: {name}\n    {reasons.get(name, '')}"
+        for name, status in sorted(statuses.items())
+        if status != "passed"
+    ]
+    assert not others, f"{len(others)} of {len(statuses)} did not pass:\n" + "\n".join(others)
+    assert passed == SUITE_TESTS, f"ran another suite: {sorted(passed ^ SUITE_TESTS)}"
+
+
+def read_report(report: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Each test's status, and the first line of why it failed, by its full name."""
+    statuses: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for file in json.loads(report.read_text("utf-8"))["testResults"]:
+        for test in file["assertionResults"]:
+            name = " > ".join([*test["ancestorTitles"], test["title"]])
+            statuses[name] = test["status"]
+            if test.get("failureMessages"):
+                reasons[name] = test["failureMessages"][0].partition("\n")[0]
+    return statuses, reasons
+
+
+@contextlib.contextmanager
+def uvicorn_process(log: Path) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "headrace.http.asgi:create_app", "--factory"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=os.environ | SERVER_ENV, stdout=output, stderr=output
+        )
+    try:
+        wait_for_port(port, process, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_SECS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text("utf-8", "replace")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"uvicorn did not listen on {port}: {log.read_text('utf-8', 'replace')}")
