@@ -1,0 +1,71 @@
+"""What tests of the running server share: servers, a client, a stream name of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, settings
+
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import DEADLINE_SECS
+
+# No wall-clock assertions: a slow machine is not a failed property.
+settings.register_profile(
+    "headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("headrace")
+
+Serve = Callable[..., ServerProcess]
+_numbers = count()
+
+
+def stop_cleanly(server: ServerProcess) -> None:
+    """Stop a server, and fail if any test made it log a fault of its own."""
+    code = server.stop()
+    faults = [line for line in server.log if "Traceback" in line or " critical " in line]
+    assert not faults, "".join(server.log)
+    assert code == 0, "".join(server.log)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for every test that needs no settings of its own; long-polls end soon."""
+    env = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5"}
+    process = ServerProcess(env, cwd=str(tmp_path_factory.mktemp("server")))
+    process.start()
+    yield process
+    stop_cleanly(process)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start servers with settings of their own: `serve(DS_LIMITS__MAX_BODY_BYTES="10")`."""
+    processes: list[ServerProcess] = []
+
+    def start(**env: str) -> ServerProcess:
+        process = ServerProcess(env, cwd=str(tmp_path))
+        process.start()
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.is_running:
+            stop_cleanly(process)
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    """A client of the shared server."""
+    with httpx.Client(base_url=server.url, timeout=DEADLINE_SECS) as client:
+        yield client
+
+
+@pytest.fixture
+def stream() -> str:
+    """The path of a stream that no other test uses."""
+    return f"/v1/stream/test/{next(_numbers)}"

@@ -1,0 +1,113 @@
+"""What one body means as messages, and that their text is kept as sent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import BodyTooLarge, InvalidJson, Refused
+from headrace.limits import JSON_DEPTH_MAX
+from headrace.protocol.json_mode import response_body, split_messages, wire_bytes
+from tests.protocol.strategies import JSON_TEXTS, JSON_WHITESPACE
+
+BYTES_MAX = 1_000_000
+
+
+def split(body: bytes) -> list[bytes]:
+    return split_messages(body, BYTES_MAX)
+
+
+@given(st.lists(st.tuples(JSON_WHITESPACE, JSON_TEXTS, JSON_WHITESPACE)), JSON_WHITESPACE)
+def test_each_element_of_an_array_is_a_message_with_its_text_as_sent(
+    elements: list[tuple[bytes, bytes, bytes]], space: bytes
+) -> None:
+    body = space + b"[" + b",".join(b"".join(element) for element in elements) + b"]" + space
+    assert split(body) == [text for _, text, _ in elements]
+
+
+@given(JSON_TEXTS.filter(lambda text: not text.startswith(b"[")), JSON_WHITESPACE)
+def test_anything_but_an_array_is_one_message(text: bytes, space: bytes) -> None:
+    assert split(space + text + space) == [text]
+
+
+@given(st.lists(JSON_TEXTS))
+def test_a_range_of_messages_is_read_back_as_one_array(texts: list[bytes]) -> None:
+    body = response_body(wire_bytes(texts)) if texts else response_body(b"")
+    assert json.loads(body) == [json.loads(text) for text in texts]
+
+
+@given(
+    st.binary(max_size=60) | st.text('[]{}",:0123456789.eE+-tfn \\u', max_size=30).map(str.encode)
+)
+def test_any_bytes_are_messages_or_refused(body: bytes) -> None:
+    try:
+        messages = split(body)
+    except Refused:
+        return
+    value = json.loads(body)
+    assert [json.loads(message) for message in messages] == (
+        value if isinstance(value, list) else [value]
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b" ", b"NaN", b"[NaN]", b"Infinity", b"[-Infinity]", b"nan", b"'a'", b"{a:1}", b"[1,]",
+     b"[1", b"1 2", b"[1][2]", b"[1]x", b"01", b"1.", b".5", b"+1", b"0x1", b"tru", b"// c\n1",
+     b'"\\ud800"', b'["\\udc00\\ud800"]', b'"\\ud800\\u0041"', b'"\xed\xa0\x80"', b'["\xff"]',
+     b'"\xc0\x80"', b'"\xf4\x90\x80\x80"', b"\xef\xbb\xbf[1]", b'"\x00"', b'"a\nb"', b"\x001",
+     b"1\x00", b"\x0c1", b"\xa01", b'{"a":1,}', b'"\\x41"', b"\xff\xfe1\x00"],
+)  # fmt: skip
+def test_what_is_not_json_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidJson):
+        split(body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"a":1,"a":2}', b'{ "b" : [ 1 ,\t2 ] ,\r\n "a":null}', b"-0", b"1E+2", b"1.10", b"1e-999",
+     b"12345678901234567890123456789012345678901234567890", b"0.1000000000000000055511151231",
+     b'"\\u00e9\\/\\ud83d\\ude00"', '"é\u2028\u2029😀"'.encode(), b'"\\u0000"', b'""', b"{}"],
+)  # fmt: skip
+def test_spellings_survive(text: bytes) -> None:
+    assert split(text) == [text]
+    assert split(b"[" + text + b", " + text + b"]") == [text, text]
+
+
+@pytest.mark.parametrize("text", [b"1e999", b"-1e999", b"9" * 400])
+def test_a_number_beyond_a_double_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidJson):
+        split(text)
+
+
+@pytest.mark.parametrize("body", [b"[]", b" [ ] "])
+def test_an_empty_array_holds_no_message(body: bytes) -> None:
+    assert split(body) == []
+
+
+def test_only_one_level_is_flattened() -> None:
+    assert split(b"[[1,2],[[3]],[]]") == [b"[1,2]", b"[[3]]", b"[]"]
+
+
+@pytest.mark.parametrize("depth", [900, 990, 1000, JSON_DEPTH_MAX])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_json_as_deep_as_the_limit_is_taken(depth: int, opening: bytes, closing: bytes) -> None:
+    body = opening * depth + b"1" + closing * depth
+    assert split(body) == [body[1:-1] if opening == b"[" else body]
+
+
+@pytest.mark.parametrize("depth", [JSON_DEPTH_MAX + 1, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_deeper_json_is_refused_by_naming_the_limit(
+    depth: int, opening: bytes, closing: bytes
+) -> None:
+    with pytest.raises(InvalidJson, match=f"deeper than {JSON_DEPTH_MAX}"):
+        split(opening * depth + b"1" + closing * depth)
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(BodyTooLarge):
+        split_messages(b"{" * 11, 10)
