@@ -18,9 +18,9 @@ STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it 
 
 
 class Registry:
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, live_count: int) -> None:
         self.stream = stream
-        self._live_count = 0
+        self._live_count = live_count
 
     def created(self, state: StreamState) -> Appended:
         self._live_count += 1

@@ -190,6 +190,7 @@ class AsgiExchange:
         self._queued_bytes = 0
         self._wakeup = asyncio.Event()
         self._done = False
+        self._left = False
 
     def respond(self, response: Response) -> None:
         self._put(lambda sender: sender.respond(response))
@@ -216,7 +217,9 @@ class AsgiExchange:
         self._finish()
 
     def hold(self, waiter: Waiter) -> None:
-        if not self._done:
+        if self._left:
+            waiter.on_disconnect()
+        elif not self._done:
             self._waiter = waiter
 
     def _put(self, action: Callable[[_Sender], Awaitable[None]]) -> None:
@@ -245,6 +248,7 @@ class AsgiExchange:
         finally:
             if leaving is not None:
                 leaving.cancel()
+            self._left = True
             waiter, self._waiter = self._waiter, None
             if waiter is not None:
                 waiter.on_disconnect()

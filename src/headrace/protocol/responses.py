@@ -137,10 +137,12 @@ def _repeated(outcome: Repeated) -> Response:
     return Response(NO_CONTENT, headers + _NO_STORE)
 
 
-def stream_put(state: StreamState, location: str | None) -> Response:
+def stream_put(
+    content_type: str, tail: Position, *, closed: bool, location: str | None
+) -> Response:
     """Created when a location is given, confirmed when not."""
-    headers = line("Content-Type", state.config.content_type) + _APPENDED % state.tail
-    if state.closed:
+    headers = line("Content-Type", content_type) + _APPENDED % tail
+    if closed:
         headers += _CLOSED
     if location is None:
         return Response(OK, headers)
