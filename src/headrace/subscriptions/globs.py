@@ -112,8 +112,8 @@ class GlobIndex(Generic[T]):
             for node in places:
                 if node.stays:
                     _enter(reached, node)
-                # A name may itself hold a segment `*` or `**`; `_enter` alone follows `**`.
-                for key in (segment, ONE) if segment != ANY else (ONE,):
+                # A segment that is itself `**` finds a place that `_enter` has found already.
+                for key in (segment, ONE):
                     child = node.children.get(key)
                     if child is not None:
                         _enter(reached, child)

@@ -1,0 +1,442 @@
+"""Sending webhooks: to the address that was checked, within bounds, and trusting nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from headrace.subscriptions.delivery import (
+    ANSWER_BYTES_MAX,
+    POSTS_MAX,
+    REPEATS_MAX,
+    Delivered,
+    Deliveries,
+    Failed,
+    Outgoing,
+    Poster,
+)
+from headrace.subscriptions.targets import TargetRules
+from headrace.testing.waiting import DEADLINE_SECS
+from tests.subscriptions.receiver import ACCEPTED, DONE, Receiver, Reply, Webhook, unused_port
+
+LOOPBACK = TargetRules(allow_loopback=True)
+T = TypeVar("T")
+
+
+def outgoing(url: str, timeout_secs: float = DEADLINE_SECS) -> Outgoing:
+    return Outgoing("w_1", url, "t=1,kid=k,ed25519=s", b'{"wake": 1}', timeout_secs)
+
+
+def post(url: str, *, rules: TargetRules = LOOPBACK, timeout_secs: float = DEADLINE_SECS) -> Any:
+    return asyncio.run(Poster(rules).post(outgoing(url, timeout_secs)))
+
+
+def reason(result: Delivered | Failed) -> str:
+    assert isinstance(result, Failed), result
+    return result.reason
+
+
+class ResolvingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose names resolve to what a test says, one answer per lookup."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        addresses = self.answers.pop(0)
+        families = {4: socket.AF_INET, 6: socket.AF_INET6}
+        return [
+            (families[ip_address(a).version], socket.SOCK_STREAM, 6, "", (a, port))
+            for a in addresses
+        ]
+
+
+def run_with_names(work: Awaitable[T], *answers: list[str]) -> T:
+    async def main() -> T:
+        return await work
+
+    with asyncio.Runner(loop_factory=lambda: ResolvingLoop(*answers)) as runner:
+        return runner.run(main())
+
+
+# -- one request -----------------------------------------------------------------------------------
+
+
+def test_the_request_is_the_body_as_given_with_its_signature() -> None:
+    with Receiver() as receiver:
+        assert post(receiver.url + "?key=a%20b") == Delivered(done=False)
+        webhook = receiver.next()
+    assert webhook.path == "/hook?key=a%20b"
+    assert webhook.raw == b'{"wake": 1}'
+    assert webhook.headers["content-type"] == "application/json"
+    assert webhook.headers["webhook-signature"] == "t=1,kid=k,ed25519=s"
+    assert webhook.headers["host"] == f"127.0.0.1:{receiver.port}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "done"),
+    [
+        (DONE, True),
+        (Reply(202, b'{"done":true,"more":1}'), True),
+        (Reply(204, b""), False),
+        (Reply(200, b'{"done":false}'), False),
+        (Reply(200, b'{"done":"true"}'), False),
+        (Reply(200, b'{"done":1}'), False),
+        (Reply(200, b"[true]"), False),
+        (Reply(200, b"not json \xff"), False),
+        (Reply(200, b'{"done":true}' + b" " * ANSWER_BYTES_MAX), False),
+    ],
+)
+def test_only_done_true_is_done(reply: Reply, done: bool) -> None:
+    with Receiver(reply) as receiver:
+        assert post(receiver.url) == Delivered(done)
+
+
+@pytest.mark.parametrize("status", [301, 307, 400, 404, 410, 429, 500, 503])
+def test_any_other_status_is_a_failure(status: int) -> None:
+    with Receiver(Reply(status, b'{"done": true}')) as receiver:
+        assert str(status) in reason(post(receiver.url))
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with Receiver() as inner, Receiver(Reply(307, b"", (("Location", inner.url),))) as outer:
+        assert "307" in reason(post(outer.url))
+        assert inner.count == 0
+
+
+def test_no_cookie_is_kept() -> None:
+    async def twice(url: str) -> None:
+        poster = Poster(LOOPBACK)
+        for _ in range(2):
+            await poster.post(outgoing(url))
+
+    with Receiver(Reply(200, b"", (("Set-Cookie", "a=1"),))) as receiver:
+        asyncio.run(twice(receiver.url))
+        receiver.next()
+        assert "cookie" not in receiver.next().headers
+
+
+def test_proxy_settings_of_the_environment_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{unused_port()}")
+    with Receiver() as receiver:
+        assert post(receiver.url) == Delivered(done=False)
+
+
+def test_a_receiver_that_does_not_answer_is_given_up() -> None:
+    release = threading.Event()
+
+    def wait(_: Webhook) -> Reply:
+        release.wait(DEADLINE_SECS)
+        return ACCEPTED
+
+    with Receiver(wait) as receiver:
+        assert "within 0.2 s" in reason(post(receiver.url, timeout_secs=0.2))
+        release.set()
+
+
+def test_an_endless_answer_is_cut_off() -> None:
+    """The receiver sends for ever; the sender stops reading at its bound."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sent = threading.Thread(target=_send_endlessly, args=(listener,))
+        sent.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert post(url) == Delivered(done=False)
+        sent.join(DEADLINE_SECS)
+        assert not sent.is_alive()
+
+
+def _send_endlessly(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while True:
+                connection.sendall(b" " * 65536)
+        except OSError:
+            return
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9"]
+)
+def test_an_answer_that_is_not_http_is_a_failure(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reply() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=reply)
+        thread.start()
+        assert reason(post(f"http://127.0.0.1:{listener.getsockname()[1]}/"))
+        thread.join(DEADLINE_SECS)
+
+
+def test_a_closed_port_and_an_unknown_name_are_failures() -> None:
+    assert reason(post(f"http://127.0.0.1:{unused_port()}/"))
+    assert reason(post("https://does-not-exist.invalid/"))
+
+
+# -- where it goes -----------------------------------------------------------------------------
+
+
+def test_a_url_that_the_rules_refuse_is_not_sent_even_if_it_was_taken_once() -> None:
+    with Receiver() as receiver:
+        assert "this machine" in reason(post(receiver.url, rules=TargetRules()))
+        assert receiver.count == 0
+
+
+def test_a_name_that_leads_inside_is_not_sent() -> None:
+    with Receiver() as receiver:
+        work = Poster(TargetRules()).post(outgoing(f"https://worker.example:{receiver.port}/"))
+        assert "this machine" in reason(run_with_names(work, ["127.0.0.1"]))
+        assert receiver.count == 0
+
+
+def test_one_bad_address_among_good_ones_stops_everything() -> None:
+    with Receiver() as receiver:
+        work = Poster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        assert "10.0.0.1" in reason(run_with_names(work, ["127.0.0.1", "10.0.0.1"]))
+        assert receiver.count == 0
+
+
+def test_the_name_is_looked_up_once_so_it_cannot_change_after_the_check() -> None:
+    """A second lookup would find no answer prepared, and a third party's in real life."""
+    with Receiver() as receiver:
+        work = Poster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        assert run_with_names(work, ["127.0.0.1"]) == Delivered(done=False)
+        assert receiver.next().headers["host"] == f"localhost:{receiver.port}"
+
+
+def test_the_next_address_is_tried_when_one_is_dead() -> None:
+    with Receiver() as receiver:
+        work = Poster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        answer = ["127.0.0.2", "::1", "127.0.0.1"]
+        assert run_with_names(work, answer) == Delivered(done=False)
+
+
+# -- TLS ---------------------------------------------------------------------------------------
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """A self-signed certificate for `name`, with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / f"{name}.pem"
+    path.write_bytes(
+        made.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
+
+
+def tls_server(path: Path, names: list[str | None]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    context.sni_callback = lambda _, name, __: names.append(name)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("name", "delivered"), [("worker.example", True), ("other.example", False)]
+)
+def test_the_certificate_must_be_for_the_name_though_the_address_is_dialled(
+    tmp_path: Path, name: str, delivered: bool
+) -> None:
+    path = certificate(tmp_path, name)
+    asked: list[str | None] = []
+    trusting = ssl.create_default_context(cafile=str(path))
+    with Receiver(tls=tls_server(path, asked)) as receiver:
+        url = f"https://worker.example:{receiver.port}/"
+        work = Poster(LOOPBACK, trusting).post(outgoing(url))
+        result = run_with_names(work, ["127.0.0.1"])
+        if delivered:
+            assert result == Delivered(done=False)
+            assert receiver.next().headers["host"] == f"worker.example:{receiver.port}"
+        else:
+            assert "certificate" in reason(result).lower()
+    assert asked == ["worker.example"]
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    path = certificate(tmp_path, "localhost")
+    with Receiver(tls=tls_server(path, [])) as receiver:
+        result = post(f"https://localhost:{receiver.port}/")
+        assert "certificate" in reason(result).lower()
+        assert receiver.count == 0
+
+
+# -- many requests -----------------------------------------------------------------------------
+
+
+class Gate:
+    """A receiver's reply that waits to be let through, and counts who waits."""
+
+    def __init__(self) -> None:
+        self.open = threading.Semaphore(0)
+        self.waiting = 0
+        self.most = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, _: Webhook) -> Reply:
+        with self._lock:
+            self.waiting += 1
+            self.most = max(self.most, self.waiting)
+        assert self.open.acquire(timeout=DEADLINE_SECS)
+        with self._lock:
+            self.waiting -= 1
+        return ACCEPTED
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async with asyncio.timeout(DEADLINE_SECS):
+        while not condition():
+            await asyncio.sleep(0.005)
+    assert condition(), what
+
+
+class Sending:
+    """A running Deliveries over keys that all go to one receiver."""
+
+    def __init__(self, url: str) -> None:
+        self.finished: list[int] = []
+        self.nothing_to_send: set[int] = set()
+        self.deliveries: Deliveries[int] = Deliveries(Poster(LOOPBACK), self._prepare, self._finish)
+        self._url = url
+
+    def _prepare(self, key: int) -> Outgoing | None:
+        return None if key in self.nothing_to_send else outgoing(f"{self._url}/{key}")
+
+    def _finish(self, key: int, _: Outgoing, result: Delivered | Failed) -> None:
+        assert result == Delivered(done=False)
+        self.finished.append(key)
+
+    async def __aenter__(self) -> Sending:
+        self._task = asyncio.create_task(self.deliveries.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        assert self._task.cancelled()
+
+
+def test_no_more_than_the_bound_are_sent_at_once_and_repeats_take_half() -> None:
+    async def main(receiver: Receiver, gate: Gate) -> None:
+        async with Sending(receiver.url) as sending:
+            repeats = range(1000, 1000 + POSTS_MAX)
+            for key in repeats:
+                sending.deliveries.enqueue(key, repeat=True)
+            await until(lambda: gate.waiting == REPEATS_MAX, "half are repeats")
+            for key in range(POSTS_MAX):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: gate.waiting == POSTS_MAX, "the rest is new")
+            arrived = [int(receiver.next().path.rpartition("/")[2]) for _ in range(POSTS_MAX)]
+            assert sum(key >= 1000 for key in arrived) == REPEATS_MAX
+            gate.open.release(2 * POSTS_MAX)
+            await until(lambda: len(sending.finished) == 2 * POSTS_MAX, "all are sent")
+            assert sorted(sending.finished) == [*range(POSTS_MAX), *repeats]
+
+    gate = Gate()
+    with Receiver(gate) as receiver:
+        asyncio.run(main(receiver, gate))
+    assert gate.most == POSTS_MAX
+
+
+def test_a_subscription_waits_for_its_own_last_request() -> None:
+    async def main(receiver: Receiver, gate: Gate) -> None:
+        async with Sending(receiver.url) as sending:
+            sending.deliveries.enqueue(1, repeat=False)
+            await until(lambda: gate.waiting == 1, "the first is sent")
+            sending.deliveries.enqueue(1, repeat=False)
+            sending.deliveries.enqueue(2, repeat=False)
+            await until(lambda: gate.waiting == 2, "another's is sent")
+            assert {receiver.next().path, receiver.next().path} == {"/hook/1", "/hook/2"}
+            assert receiver.count == 0
+            gate.open.release(3)
+            await until(lambda: sorted(sending.finished) == [1, 1, 2], "then the second")
+
+    gate = Gate()
+    with Receiver(gate) as receiver:
+        asyncio.run(main(receiver, gate))
+
+
+def test_what_is_dropped_is_not_sent_or_broken_off() -> None:
+    async def main(receiver: Receiver, gate: Gate) -> None:
+        async with Sending(receiver.url) as sending:
+            sending.deliveries.enqueue(1, repeat=False)
+            await until(lambda: gate.waiting == 1, "it is being sent")
+            sending.deliveries.enqueue(1, repeat=False)
+            sending.deliveries.enqueue(2, repeat=True)
+            sending.deliveries.drop(1)
+            sending.deliveries.drop(2)
+            gate.open.release(3)
+            sending.deliveries.enqueue(3, repeat=False)
+            await until(lambda: sending.finished == [3], "only what was not dropped")
+
+    gate = Gate()
+    with Receiver(gate) as receiver:
+        asyncio.run(main(receiver, gate))
+        assert {receiver.next().path, receiver.next().path} == {"/hook/1", "/hook/3"}
+        assert receiver.count == 0
+
+
+def test_a_turn_with_nothing_to_send_is_passed_on() -> None:
+    async def main(receiver: Receiver) -> None:
+        async with Sending(receiver.url) as sending:
+            sending.nothing_to_send = set(range(100))
+            for key in range(101):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: sending.finished == [100], "the one with something to send")
+
+    with Receiver() as receiver:
+        asyncio.run(main(receiver))
+
+
+def test_a_defect_ends_the_group_instead_of_passing_in_silence() -> None:
+    async def main(url: str) -> None:
+        def finish(*_: object) -> None:
+            raise ZeroDivisionError
+
+        deliveries: Deliveries[int] = Deliveries(Poster(LOOPBACK), lambda _: outgoing(url), finish)
+        deliveries.enqueue(1, repeat=False)
+        async with asyncio.timeout(DEADLINE_SECS):
+            await deliveries.run()
+
+    with Receiver() as receiver, pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(main(receiver.url))
+    assert caught.group_contains(ZeroDivisionError)
