@@ -337,3 +337,41 @@ class InternalFault(Indeterminate):
     @property
     def detail(self) -> str:
         return f"The server failed on this request; its log has the cause under {self.reference}."
+
+
+@dataclass(eq=False)
+class DirectoryLocked(Unavailable):
+    """Another process has the data directory."""
+
+    directory: str
+    retry_after_secs: int = 1
+
+    @property
+    def detail(self) -> str:
+        return f"The data directory {self.directory} is in use by another server."
+
+
+@dataclass(eq=False)
+class DirectoryMismatch(Refused):
+    """A data directory that was made for something else."""
+
+    directory: str
+    found: str
+    wanted: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The data directory {self.directory} was made as {self.found}, and is asked to serve "
+            f"as {self.wanted}. Restore the setting, or use another directory."
+        )
+
+
+@dataclass(eq=False)
+class StoredBytesDamaged(Corrupt):
+    place: str
+    at: str
+
+    @property
+    def detail(self) -> str:
+        return f"Stored bytes are damaged: {self.place} at {self.at} fails its checksum."

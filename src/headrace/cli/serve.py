@@ -25,7 +25,7 @@ from headrace.cli.options import (
 )
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
 
-IMPLEMENTED_MODES = ("memory",)
+IMPLEMENTED_MODES = ("memory", "acid")
 LOSES = {
     "memory": "everything is lost when the process stops",
     "file-fast": "what the kernel had not yet written is lost with the machine's power",

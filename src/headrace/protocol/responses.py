@@ -91,6 +91,9 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.HeadersTooLarge: Problem(431, "headers-too-large", "Headers too large"),
     errors.RateLimited: Problem(429, "rate-limited", "Too many requests"),
     errors.InternalFault: Problem(500, "internal-fault", "Internal fault"),
+    errors.StoredBytesDamaged: Problem(500, "stored-bytes-damaged", "Stored bytes damaged"),
+    errors.DirectoryMismatch: Problem(500, "directory-mismatch", "Directory mismatch"),
+    errors.DirectoryLocked: Problem(503, "directory-locked", "Directory in use"),
     errors.UnsupportedTransferCoding: Problem(
         501, "unsupported-transfer-coding", "Unsupported transfer coding"
     ),

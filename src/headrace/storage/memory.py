@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,9 @@ from typing import Any
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.base import Change, Created, Entry, Lengths, Log, Range, Recovered, Trimmed
+from headrace.storage.ranges import lengths_by_reading, read_branched
+
+LENGTHS_WINDOW_BYTES = 256 * 1024
 
 
 class MemoryLog:
@@ -49,7 +53,8 @@ class MemoryLog:
         if not self._is_boundary(start):
             return None
         if start.bytes < self.base.bytes:
-            return self._read_inherited(start, limit, bytes_max)
+            assert self.parent is not None, "read below the floor"
+            return read_branched(self.parent.read, self.read, self.base, start, limit, bytes_max)
         first = start.messages - self.base.messages
         count = limit.messages - self.base.messages
         if limit.bytes - start.bytes > bytes_max:
@@ -61,47 +66,15 @@ class MemoryLog:
         data = bytes(memoryview(self.data)[start.bytes - offset : end.bytes - offset])
         return Range(end, data, _differences(start.bytes, ends))
 
-    def _read_inherited(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
-        """What was branched off, and what follows it here while there is room."""
-        assert self.parent is not None, "read below the floor"
-        found = self.parent.read(start, min(limit, self.base), bytes_max)
-        if found is None:
-            return None
-        surplus = found.end.bytes - self.base.bytes
-        if surplus > 0:
-            # The branch cuts a message of the parent: here it ends at the cut.
-            lengths = [*found.lengths[:-1], found.lengths[-1] - surplus]
-            found = Range(self.base, found.data[:-surplus], lengths)
-        room = bytes_max - len(found.data)
-        if found.end != self.base or limit <= self.base or room <= 0:
-            return found
-        own = self.read(self.base, limit, room)
-        if own is None or len(own.data) > room:
-            return found
-        return Range(own.end, found.data + own.data, [*found.lengths, *own.lengths])
-
     def lengths(self, start: Position, count: int) -> Lengths | None:
         if not self._is_boundary(start):
             return None
-        found: list[int] = []
-        while len(found) < count:
-            part = self._own_lengths(start, count - len(found))
-            if not part:
-                break
-            found += part
-            start = Position(start.messages + len(part), start.bytes + sum(part))
-        return found
+        return lengths_by_reading(self.read, start, self._end(), count, LENGTHS_WINDOW_BYTES)
 
-    def _own_lengths(self, start: Position, count: int) -> Lengths:
-        first = start.messages - self.base.messages
-        if first >= 0:
-            return _differences(start.bytes, self.ends[first : first + count])
-        assert self.parent is not None, "read below the floor"
-        part = list(self.parent._own_lengths(start, min(count, -first)))
-        surplus = start.bytes + sum(part) - self.base.bytes
-        if surplus > 0:
-            part[-1] -= surplus
-        return part
+    def _end(self) -> Position:
+        if not self.ends:
+            return self.base
+        return Position(self.base.messages + len(self.ends), self.ends[-1])
 
     def _is_boundary(self, position: Position) -> bool:
         own = position.messages - self.base.messages
@@ -110,6 +83,12 @@ class MemoryLog:
         if position.bytes >= self.base.bytes:
             return position == self.base
         return self.parent is not None and self.parent._is_boundary(position)
+
+    def keep_last(self, bytes_max: int) -> None:
+        """Forget from the front, at a boundary, until about `bytes_max` are left."""
+        count = bisect_right(self.ends, self.base.bytes + len(self.data) - bytes_max)
+        if count:
+            self.trim(Position(self.base.messages + count, self.ends[count - 1]))
 
     def trim(self, floor: Position) -> None:
         count = bisect_right(self.ends, floor.bytes)
@@ -153,6 +132,9 @@ class MemoryStorage:
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         done(work())
+
+    async def failed(self) -> None:
+        await asyncio.Event().wait()
 
     def close(self) -> None:
         """Nothing is held outside the process."""
