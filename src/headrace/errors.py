@@ -375,3 +375,38 @@ class StoredBytesDamaged(Corrupt):
     @property
     def detail(self) -> str:
         return f"Stored bytes are damaged: {self.place} at {self.at} fails its checksum."
+
+
+@dataclass(eq=False)
+class CommitFailed(Indeterminate):
+    """Storage could not confirm a change; the server stops rather than guess."""
+
+    @property
+    def detail(self) -> str:
+        return (
+            "Storage failed while this was being written: it may or may not have happened. The "
+            "server is stopping; retry with producer headers once it is back."
+        )
+
+
+@dataclass(eq=False)
+class InsufficientStorage(Unavailable):
+    free_bytes: int
+    reserve_bytes: int
+    retry_after_secs: int = 5
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The disk is full: {self.free_bytes} bytes are free and {self.reserve_bytes} are "
+            "kept in reserve. Reads and deletes go on; make room to write again."
+        )
+
+
+@dataclass(eq=False)
+class StorageReadOnly(Unavailable):
+    retry_after_secs: int = 5
+
+    @property
+    def detail(self) -> str:
+        return "The data directory is read-only. Reads go on; writes wait for it to change."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.registry import Registry
 from headrace.engine.tails import Stream, TailListener
 from headrace.errors import (
+    CommitFailed,
     ContentTypeMismatch,
     HeadraceError,
     InvalidOffset,
@@ -38,6 +40,7 @@ from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, media_type
 from headrace.protocol.json_mode import split_messages
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, START, Position
+from headrace.protocol.registry import note_announced
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import (
     AlreadyClosed,
@@ -88,6 +91,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     lengths: Lengths = ()
 
 
+T = TypeVar("T")
 AppendOutcome = Appended | Repeated | AlreadyClosed | HeadraceError
 CreateOutcome = Confirmed | HeadraceError
 ReadOutcome = Chunk | HeadraceError
@@ -125,9 +129,10 @@ class Engine:
         # Names whose last stream is gone, until that is durable.
         self._leaving: dict[str, Stream] = {}
         self._on_create: list[Callable[[Stream], None]] = []
-        storage.start(self._committed)
+        storage.start(self._committed, self._commit_failed)
         self._recover()
         self._registry = Registry(self._registry_stream(), self._count_announced())
+        self._correct_registry()
 
     def _recover(self) -> None:
         by_id: dict[int, Stream] = {}
@@ -201,6 +206,9 @@ class Engine:
         if stored_bytes > self._memory_bytes_max:
             reply(MemoryFull(self._memory_bytes_max))
             return
+        if self._storage.refusal is not None:
+            reply(self._storage.refusal)
+            return
         self.stored_bytes = stored_bytes
         apply_append(state, outcome, self.clock.now_ms(), limits)
         self._storage.commit(stream.log, outcome, (stream, outcome, reply))
@@ -235,6 +243,10 @@ class Engine:
         reply(change)
         for listener in stream.listeners():
             listener.on_gone(stream)
+
+    def _commit_failed(self, entries: Sequence[Entry]) -> None:
+        for _, _, reply in entries:
+            reply(CommitFailed())
 
     def create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
         try:
@@ -279,6 +291,8 @@ class Engine:
     ) -> None:
         if len(self.streams) > self.bounds.streams_max:
             raise Overloaded("streams", self.bounds.streams_max)
+        if self._storage.refusal is not None:
+            raise self._storage.refusal
         state = StreamState(self._next_id, name, config, self.clock.now_ms())
         initial = self._decide_initial(state, command)
         size = len(initial.data)
@@ -296,7 +310,7 @@ class Engine:
             callback(stream)
         change = Created(state, initial)
         created = Confirmed(state, initial.end, initial.closes, created=True)
-        self._storage.commit(log, change, (stream, change, lambda _: reply(created)))
+        self._storage.commit(log, change, (stream, change, _translate(created, reply)))
         self._announce(self._registry.created(state))
 
     def _create_fork(
@@ -316,7 +330,10 @@ class Engine:
             raise anchor
         count = min(messages_needed(origin, request), origin.tail.messages - anchor.messages)
 
-        def resolved(following: Lengths | None) -> None:
+        def resolved(following: Lengths | HeadraceError | None) -> None:
+            if isinstance(following, HeadraceError):
+                reply(following)
+                return
             if source.state.deleted or name in self.streams:
                 # The wait for the source's boundaries let something else in: decide again.
                 self.create(name, command, reply)
@@ -382,7 +399,10 @@ class Engine:
             return
         log, bytes_max = stream.log, self.limits.read_chunk_bytes
 
-        def found(part: Range | None) -> None:
+        def found(part: Range | HeadraceError | None) -> None:
+            if isinstance(part, HeadraceError):
+                reply(part)
+                return
             if part is None:
                 reply(InvalidOffset(f"The offset {start} is not one this stream returned."))
                 return
@@ -412,7 +432,7 @@ class Engine:
         try:
             if name == REGISTRY_NAME:
                 raise MethodNotAllowed(REGISTRY_METHODS)
-            self._remove(self.find(name), lambda _: reply(Deleted(name)))
+            self._remove(self.find(name), _translate(Deleted(name), reply))
         except HeadraceError as refusal:
             error = refusal
             self.settle(name, lambda: reply(error))
@@ -422,6 +442,7 @@ class Engine:
         over = self._expiring.pop_over(self.clock.now_ms(), streams_max)
         for stream in over:
             self._remove(stream, _ignore)
+        self._storage.tick()
         return len(over)
 
     def _remove(self, stream: Stream, reply: Callable[[Change], None]) -> None:
@@ -469,6 +490,22 @@ class Engine:
     def _count_announced(self) -> int:
         return sum(1 for stream in self.streams.values() if not stream.state.deleted) - 1
 
+    def _correct_registry(self) -> None:
+        """A crash may have come between a change and its announcement: make good for it."""
+        stream = self._registry.stream
+        announced: set[str] = set()
+        position = stream.state.floor
+        while position != stream.state.tail:
+            part = stream.log.read(position, stream.state.tail, self.limits.read_chunk_bytes)
+            assert part is not None, "the registry is read at its own boundaries"
+            note_announced(announced, part.data)
+            position = part.end
+        live = {state.name: state for state in self._announced_states()}
+        for name in announced - live.keys():
+            self._append_to_registry(self._registry.withdrawn(name))
+        for name in live.keys() - announced:
+            self._append_to_registry(self._registry.restated([live[name]]))
+
     def _announce(self, change: Appended) -> None:
         self._append_to_registry(change)
         if self._registry.is_due:
@@ -495,6 +532,11 @@ class Engine:
 
     def close(self) -> None:
         self._storage.close()
+
+
+def _translate(success: T, reply: Callable[[T | HeadraceError], None]) -> Callable[[object], None]:
+    """A reply to a commit: what the client is told, unless it failed."""
+    return lambda outcome: reply(outcome if isinstance(outcome, HeadraceError) else success)
 
 
 def _ignore(_: object) -> None:

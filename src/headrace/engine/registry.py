@@ -30,6 +30,10 @@ class Registry:
         self._live_count -= 1
         return self._change([announce_deleted(name)])
 
+    def withdrawn(self, name: str) -> Appended:
+        """A stream that was announced and is not there after all."""
+        return self._change([announce_deleted(name)])
+
     @property
     def is_due(self) -> bool:
         """Whether history outweighs what the registry has to say."""

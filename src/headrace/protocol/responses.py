@@ -47,6 +47,7 @@ REASONS: Final = {
     500: b"Internal Server Error",
     501: b"Not Implemented",
     503: b"Service Unavailable",
+    507: b"Insufficient Storage",
 }
 
 OK: Final = 200
@@ -93,6 +94,9 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.InternalFault: Problem(500, "internal-fault", "Internal fault"),
     errors.StoredBytesDamaged: Problem(500, "stored-bytes-damaged", "Stored bytes damaged"),
     errors.DirectoryMismatch: Problem(500, "directory-mismatch", "Directory mismatch"),
+    errors.CommitFailed: Problem(500, "commit-failed", "Commit failed"),
+    errors.InsufficientStorage: Problem(507, "insufficient-storage", "Disk full"),
+    errors.StorageReadOnly: Problem(503, "storage-read-only", "Storage read-only"),
     errors.DirectoryLocked: Problem(503, "directory-locked", "Directory in use"),
     errors.UnsupportedTransferCoding: Problem(
         501, "unsupported-transfer-coding", "Unsupported transfer coding"

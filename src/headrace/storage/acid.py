@@ -21,7 +21,7 @@ from typing import Any, Final
 import google_crc32c
 import orjson
 
-from headrace.errors import DirectoryMismatch
+from headrace.errors import DirectoryMismatch, HeadraceError
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid_shard import Shard
@@ -106,6 +106,8 @@ class AcidStorage:
             Shard(directory / "acid" / f"shard-{number:03d}", loop) for number in range(shard_count)
         ]
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
+        self.refusal: HeadraceError | None = None
+        self.tick()
 
     def _check_manifest(self, directory: Path, shard_count: int) -> None:
         wanted = {"format": FORMAT, "shards": shard_count}
@@ -126,9 +128,13 @@ class AcidStorage:
         self._disk.rename(f"{MANIFEST}.new", MANIFEST)
         self._disk.sync_directory("acid")
 
-    def start(self, committed: Callable[[Sequence[Entry]], None]) -> None:
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
         for shard in self._shards:
-            shard.start(committed)
+            shard.start(committed, failed)
 
     async def failed(self) -> None:
         """Returns never, or raises what a commit died of."""
@@ -165,10 +171,19 @@ class AcidStorage:
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._cold, work)
-        future.add_done_callback(lambda finished: done(finished.result()))
+        future.add_done_callback(lambda finished: done(_result_or_error(finished)))
+
+    def tick(self) -> None:
+        self.refusal = self._disk.refusal()
 
     def close(self) -> None:
         for shard in self._shards:
             shard.close()
         self._cold.shutdown()
         self._disk.close()
+
+
+def _result_or_error(finished: asyncio.Future[Any]) -> Any:
+    """What work off the loop came to; damage is an answer, anything else is a defect."""
+    error = finished.exception()
+    return error if isinstance(error, HeadraceError) else finished.result()

@@ -230,3 +230,13 @@ def read_range(
     if not found:
         return None
     return Range(position, b"".join(parts), found)
+
+
+def walk(cursor: Any, stream_id: int, first: Position) -> Position:
+    """How far a stream's chunks follow one another from `first` on."""
+    position = first
+    for start, lengths, data in _chunks(cursor, stream_id, first.bytes):
+        if start > position or sum(lengths) != len(data):
+            break
+        position = Position(start.messages + len(lengths), start.bytes + len(data))
+    return max(position, first)

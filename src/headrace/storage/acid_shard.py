@@ -47,8 +47,13 @@ class Shard:
         self._thread = ThreadPoolExecutor(1, "headrace-commit")
         self._failure: asyncio.Future[None] = loop.create_future()
 
-    def start(self, committed: Callable[[Sequence[Entry]], None]) -> None:
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
         self._committed = committed
+        self._failed = failed
 
     async def failed(self) -> None:
         await asyncio.shield(self._failure)
@@ -56,6 +61,9 @@ class Shard:
     # -- committing ------------------------------------------------------------------------
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
+        if self._failure.done():
+            self._failed([entry] if entry is not None else [])
+            return
         batch = self._gathering
         batch.changes.append((state, change))
         # As it stands now: by the time the batch is written, the state may have gone on.
@@ -91,6 +99,9 @@ class Shard:
             logger.critical("a commit failed; stopping", exc_info=error)
             if not self._failure.done():
                 self._failure.set_exception(error)
+            unknown = batch.waiting + self._gathering.waiting
+            self._gathering = Batch()
+            self._failed([entry for entry in unknown if isinstance(entry, tuple)])
             return
         self._committing = None
         if self._gathering.changes or self._gathering.waiting:
@@ -114,6 +125,7 @@ class Shard:
                 Writer(transaction, self._databases).write(batch)
 
     def close(self) -> None:
+        self._failure.cancel()
         self._thread.shutdown()
         self._environment.close()
 

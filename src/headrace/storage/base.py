@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from headrace.errors import HeadraceError
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 
@@ -86,8 +87,18 @@ class Recovered(msgspec.Struct):
 class Storage(Protocol):
     """One storage mode."""
 
-    def start(self, committed: Callable[[Sequence[Entry]], None]) -> None:
-        """Begin; `committed` receives entries in order, once what they stand for is durable."""
+    refusal: HeadraceError | None
+    """Why nothing can be added at present: the disk is full, or read-only."""
+
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
+        """Begin; `committed` receives entries in order, once what they stand for is durable.
+
+        `failed` receives those of which that will never be known; storage stops with it.
+        """
         ...
 
     def recover(self) -> Iterable[Recovered]:
@@ -103,11 +114,18 @@ class Storage(Protocol):
     def settle(self, log: Log, done: Callable[[], None]) -> None: ...
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Do `work`, which touches a disk, off the loop; then call `done` with its result."""
+        """Do `work`, which touches a disk, off the loop; then call `done` with its result.
+
+        Where `work` raises a HeadraceError, that is its result.
+        """
         ...
 
     async def failed(self) -> None:
         """Returns never, or raises what a commit died of."""
+        ...
+
+    def tick(self) -> None:
+        """Called about once a second: look whether there is room."""
         ...
 
     def close(self) -> None: ...

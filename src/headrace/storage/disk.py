@@ -14,10 +14,18 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
-from headrace.errors import DirectoryLocked
+from headrace.errors import (
+    DirectoryLocked,
+    HeadraceError,
+    InsufficientStorage,
+    StorageReadOnly,
+)
 
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 LOCK_NAME: Final = "lock"
+# Writing stops while there is still room for what is under way, and for deletes.
+RESERVE_BYTES_MAX: Final = 256 * 1024 * 1024
+RESERVE_SHARE: Final = 8
 
 
 class DiskFile(Protocol):
@@ -65,7 +73,9 @@ class Disk(Protocol):
         """One call instead of a sync per file."""
         ...
 
-    def free_bytes(self) -> int: ...
+    def refusal(self) -> HeadraceError | None:
+        """Why nothing should be written at present: too little room, or read-only."""
+        ...
 
     def lock(self) -> None:
         """Take the directory for this process, or raise DirectoryLocked."""
@@ -155,9 +165,16 @@ class RealDisk:
         finally:
             os.close(fd)
 
-    def free_bytes(self) -> int:
+    def refusal(self) -> HeadraceError | None:
         found = os.statvfs(self._root)
-        return found.f_bavail * found.f_frsize
+        if found.f_flag & os.ST_RDONLY:
+            return StorageReadOnly()
+        free_bytes = found.f_bavail * found.f_frsize
+        total_bytes = found.f_blocks * found.f_frsize
+        reserve_bytes = min(RESERVE_BYTES_MAX, total_bytes // RESERVE_SHARE)
+        if free_bytes < reserve_bytes:
+            return InsufficientStorage(free_bytes, reserve_bytes)
+        return None
 
     def lock(self) -> None:
         self.make_directory("")

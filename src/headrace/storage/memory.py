@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.base import Change, Created, Entry, Lengths, Log, Range, Recovered, Trimmed
@@ -106,7 +107,13 @@ def _differences(start: int, ends: Sequence[int]) -> Lengths:
 class MemoryStorage:
     """Commits in the caller's own stack frame."""
 
-    def start(self, committed: Callable[[Sequence[Entry]], None]) -> None:
+    refusal: HeadraceError | None = None
+
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
         self._committed = committed
 
     def recover(self) -> Iterable[Recovered]:
@@ -135,6 +142,9 @@ class MemoryStorage:
 
     async def failed(self) -> None:
         await asyncio.Event().wait()
+
+    def tick(self) -> None:
+        """Memory is bounded by the engine."""
 
     def close(self) -> None:
         """Nothing is held outside the process."""
