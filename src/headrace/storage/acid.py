@@ -134,11 +134,11 @@ class AcidStorage:
         failed: Callable[[Sequence[Entry]], None],
     ) -> None:
         for shard in self._shards:
-            shard.start(committed, failed)
+            shard.committer.start(committed, failed)
 
     async def failed(self) -> None:
         """Returns never, or raises what a commit died of."""
-        await asyncio.gather(*(shard.failed() for shard in self._shards))
+        await asyncio.gather(*(shard.committer.failed() for shard in self._shards))
 
     def recover(self) -> Iterable[Recovered]:
         states = [(state, shard) for shard in self._shards for state in shard.recover()]
@@ -167,7 +167,7 @@ class AcidStorage:
 
     def settle(self, log: Log, done: Callable[[], None]) -> None:
         assert isinstance(log, AcidLog), "a storage settles its own logs"
-        log.shard.settle(done)
+        log.shard.committer.settle(done)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._cold, work)

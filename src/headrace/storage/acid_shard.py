@@ -1,13 +1,11 @@
-"""One shard of acid: an LMDB environment, a batch being committed, and one being gathered."""
+"""One shard of acid: an LMDB environment and the thread that writes to it."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
@@ -17,21 +15,20 @@ from headrace.protocol.producers import ProducerState
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage import acid_records as records
 from headrace.storage.base import Change, Created, Entry, Range, Trimmed
-
-logger = logging.getLogger(__name__)
+from headrace.storage.committer import Committer
+from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
 CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
 RECEIPT_SLOTS: Final = 64
 
 
-class Batch:
-    """Changes that share a transaction, and who waits for it."""
+class Work(NamedTuple):
+    """One change, and where it left its stream: by the time it is written, that has gone on."""
 
-    def __init__(self) -> None:
-        self.changes: list[tuple[StreamState, Change]] = []
-        self.heads: dict[int, records.HeadRecord] = {}
-        self.waiting: list[Entry | Callable[[], None]] = []
+    state: StreamState
+    change: Change
+    head: HeadRecord
 
 
 class Shard:
@@ -40,93 +37,19 @@ class Shard:
             str(path), map_size=MAP_BYTES, max_dbs=len(records.DATABASES), max_readers=64
         )
         self._databases = {name: self._environment.open_db(name) for name in records.DATABASES}
-        self._loop = loop
-        self._gathering = Batch()
-        self._committing: Batch | None = None
-        self._scheduled = False
-        self._thread = ThreadPoolExecutor(1, "headrace-commit")
-        self._failure: asyncio.Future[None] = loop.create_future()
-
-    def start(
-        self,
-        committed: Callable[[Sequence[Entry]], None],
-        failed: Callable[[Sequence[Entry]], None],
-    ) -> None:
-        self._committed = committed
-        self._failed = failed
-
-    async def failed(self) -> None:
-        await asyncio.shield(self._failure)
-
-    # -- committing ------------------------------------------------------------------------
+        self.committer: Committer[Work] = Committer(loop, "headrace-commit", self._write)
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
-        if self._failure.done():
-            self._failed([entry] if entry is not None else [])
-            return
-        batch = self._gathering
-        batch.changes.append((state, change))
-        # As it stands now: by the time the batch is written, the state may have gone on.
-        batch.heads[state.id] = records.head_of(state)
-        if entry is not None:
-            batch.waiting.append(entry)
-        self._schedule()
+        self.committer.add(Work(state, change, head_of(state)), entry)
 
-    def settle(self, done: Callable[[], None]) -> None:
-        """Call back when everything added so far is durable."""
-        if self._committing is None and not self._gathering.changes:
-            done()
-        else:
-            self._gathering.waiting.append(done)
-            self._schedule()
-
-    def _schedule(self) -> None:
-        if self._committing is None and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._begin)
-
-    def _begin(self) -> None:
-        self._scheduled = False
-        batch = self._committing = self._gathering
-        self._gathering = Batch()
-        future = self._loop.run_in_executor(self._thread, self._write, batch)
-        future.add_done_callback(lambda finished: self._finished(batch, finished))
-
-    def _finished(self, batch: Batch, finished: asyncio.Future[None]) -> None:
-        error = finished.exception()
-        if error is not None:
-            # Nothing that was decided on this batch can be taken back one by one: stop.
-            logger.critical("a commit failed; stopping", exc_info=error)
-            if not self._failure.done():
-                self._failure.set_exception(error)
-            unknown = batch.waiting + self._gathering.waiting
-            self._gathering = Batch()
-            self._failed([entry for entry in unknown if isinstance(entry, tuple)])
-            return
-        self._committing = None
-        if self._gathering.changes or self._gathering.waiting:
-            self._begin()
-        entries: list[Entry] = []
-        for waiting in batch.waiting:
-            if isinstance(waiting, tuple):
-                entries.append(waiting)
-                continue
-            if entries:
-                self._committed(entries)
-                entries = []
-            waiting()
-        if entries:
-            self._committed(entries)
-
-    def _write(self, batch: Batch) -> None:
-        """On the committer thread: one transaction, synced when this returns."""
-        if batch.changes:
+    def _write(self, batch: list[Work]) -> None:
+        """On the committer's thread: one transaction, synced when this returns."""
+        if batch:
             with self._environment.begin(write=True) as transaction:
                 Writer(transaction, self._databases).write(batch)
 
     def close(self) -> None:
-        self._failure.cancel()
-        self._thread.shutdown()
+        self.committer.close()
         self._environment.close()
 
     # -- reading ---------------------------------------------------------------------------
@@ -146,7 +69,7 @@ class Shard:
                 if head is None:
                     raise StoredBytesDamaged("heads", key.hex())
                 stream_id = int.from_bytes(key, "big")
-                state = records.decode_state(stream_id, stream, records.unseal("heads", key, head))
+                state = decode_state(stream_id, stream, records.unseal("heads", key, head))
                 self._recover_producers(transaction, key, state)
                 yield state
 
@@ -182,13 +105,14 @@ class Writer:
         self._pieces: dict[int, list[Appended]] = {}
         self._gone: set[int] = set()
 
-    def write(self, batch: Batch) -> None:
-        for state, change in batch.changes:
+    def write(self, batch: list[Work]) -> None:
+        heads = {work.state.id: work.head for work in batch}
+        for state, change, _ in batch:
             if isinstance(change, Appended):
                 self._append(state, change)
             elif isinstance(change, Created):
                 key = records.stream_key(state.id)
-                self._put(b"streams", key, records.encode_stream(state))
+                self._put(b"streams", key, encode_stream(state))
                 self._append(state, change.initial)
             elif isinstance(change, Trimmed):
                 self._flush(state.id)
@@ -199,9 +123,9 @@ class Writer:
                 self._gone.add(state.id)
         for stream_id in list(self._pieces):
             self._flush(stream_id)
-        for stream_id, head in batch.heads.items():
+        for stream_id, head in heads.items():
             if stream_id not in self._gone:
-                self._put(b"heads", records.stream_key(stream_id), records.encode_head(head))
+                self._put(b"heads", records.stream_key(stream_id), encode_head(head))
 
     def _append(self, state: StreamState, change: Appended) -> None:
         if change.data:

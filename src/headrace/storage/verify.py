@@ -11,6 +11,7 @@ import lmdb
 from headrace.errors import StoredBytesDamaged
 from headrace.storage import acid_records as records
 from headrace.storage.disk import RealDisk
+from headrace.storage.records import decode_state
 
 
 class Finding(NamedTuple):
@@ -82,7 +83,7 @@ class ShardCheck:
                     records.unseal("streams", key, value),
                     records.unseal("heads", key, head),
                 )
-                state = records.decode_state(int.from_bytes(key, "big"), stream, where)
+                state = decode_state(int.from_bytes(key, "big"), stream, where)
                 cursor = transaction.cursor(databases[b"data"])
                 first = state.config.fork.point if state.config.fork else state.floor
                 end = records.walk(cursor, state.id, first)
