@@ -26,7 +26,7 @@ from headrace.cli.options import (
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
 from headrace.errors import HeadraceError
 
-IMPLEMENTED_MODES = ("memory", "acid")
+IMPLEMENTED_MODES = ("memory", "file-fast", "file-durable", "acid")
 LOSES = {
     "memory": "everything is lost when the process stops",
     "file-fast": "what the kernel had not yet written is lost with the machine's power",

@@ -97,6 +97,7 @@ CreateOutcome = Confirmed | HeadraceError
 ReadOutcome = Chunk | HeadraceError
 DeleteOutcome = Deleted | HeadraceError
 REGISTRY_METHODS = "GET, HEAD, OPTIONS"
+ID_BITS_PER_MS = 10  # a thousand creations a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,9 @@ class Engine:
         self._memory_bytes_max = self.bounds.memory_bytes_max
         self.reader_count = 0
         self._storage = storage
-        self._next_id = 1
+        # Ids are never used twice, by a later run neither: each run begins past what any run
+        # before it can have reached.
+        self._next_id = clock.now_ms() << ID_BITS_PER_MS
         self._expiring = ExpiryQueue()
         # Names whose last stream is gone, until that is durable.
         self._leaving: dict[str, Stream] = {}

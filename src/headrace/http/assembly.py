@@ -21,6 +21,8 @@ from headrace.http.streams import StreamRoutes
 from headrace.limits import Limits
 from headrace.storage.acid import AcidStorage
 from headrace.storage.base import Storage
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import FileStorage
 from headrace.storage.memory import MemoryStorage
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 
@@ -47,7 +49,7 @@ class Assembly:
 
 
 def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Assembly:
-    storage = _storage(config, loop)
+    storage = _storage(config, clock, loop)
     engine = Engine(storage, clock, _limits(config), _bounds(config))
     metrics = Metrics()
     origins = Origins(config.server.public_url, config.server.trusted_proxies)
@@ -73,11 +75,21 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     return Assembly(application, subscriptions, storage)
 
 
-def _storage(config: Config, loop: asyncio.AbstractEventLoop) -> Storage:
-    if config.storage.mode == "acid":
-        directory = Path(config.storage.data_dir)
+def _storage(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Storage:
+    mode = config.storage.mode
+    if mode == "memory":
+        return MemoryStorage()
+    directory = Path(config.storage.data_dir)
+    if mode == "acid":
         return AcidStorage(directory, config.storage.acid_shard_count, loop)
-    return MemoryStorage()
+    return FileStorage(
+        RealDisk(directory),
+        clock,
+        _limits(config),
+        loop,
+        sync=mode == "file-durable",
+        segment_bytes=config.storage.journal_segment_bytes,
+    )
 
 
 def _limits(config: Config) -> Limits:

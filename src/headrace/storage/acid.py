@@ -34,6 +34,7 @@ from headrace.storage.base import (
     Range,
     Recovered,
 )
+from headrace.storage.committer import result_or_error
 from headrace.storage.disk import RealDisk
 from headrace.storage.memory import LENGTHS_WINDOW_BYTES, MemoryLog
 from headrace.storage.ranges import lengths_by_reading, read_branched
@@ -76,7 +77,7 @@ class AcidLog:
         tail = self.tail
         tail.append(change)
         if len(tail.data) > HOT_BYTES_MAX:
-            tail.keep_last(HOT_BYTES_MAX // 2)
+            tail.forget(len(tail.data) - HOT_BYTES_MAX // 2)
 
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
         if start.bytes < self.base.bytes and self.parent is not None:
@@ -171,7 +172,7 @@ class AcidStorage:
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._cold, work)
-        future.add_done_callback(lambda finished: done(_result_or_error(finished)))
+        future.add_done_callback(lambda finished: done(result_or_error(finished)))
 
     def tick(self) -> None:
         self.refusal = self._disk.refusal()
@@ -181,9 +182,3 @@ class AcidStorage:
             shard.close()
         self._cold.shutdown()
         self._disk.close()
-
-
-def _result_or_error(finished: asyncio.Future[Any]) -> Any:
-    """What work off the loop came to; damage is an answer, anything else is a defect."""
-    error = finished.exception()
-    return error if isinstance(error, HeadraceError) else finished.result()

@@ -87,8 +87,10 @@ class Recovered(msgspec.Struct):
 class Storage(Protocol):
     """One storage mode."""
 
-    refusal: HeadraceError | None
-    """Why nothing can be added at present: the disk is full, or read-only."""
+    @property
+    def refusal(self) -> HeadraceError | None:
+        """Why nothing can be added at present: the disk is full, or read-only."""
+        ...
 
     def start(
         self,

@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from headrace.errors import HeadraceError
 from headrace.storage.base import Entry
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,16 @@ class Committer(Generic[W]):
             self._waiting.append(done)
             self._schedule()
 
+    def run(self, work: Callable[[], None]) -> None:
+        """Do something else on the writing thread, between two batches."""
+        future = self._loop.run_in_executor(self._thread, work)
+        future.add_done_callback(self._ran)
+
+    def _ran(self, finished: asyncio.Future[None]) -> None:
+        error = finished.exception()
+        if error is not None:
+            self._fail([], error)
+
     def _schedule(self) -> None:
         if not self._busy and not self._scheduled:
             self._scheduled = True
@@ -111,3 +122,9 @@ class Committer(Generic[W]):
     def close(self) -> None:
         self._failure.cancel()
         self._thread.shutdown()
+
+
+def result_or_error(finished: asyncio.Future[Any]) -> Any:
+    """What work off the loop came to; damage is an answer, anything else is a defect."""
+    error = finished.exception()
+    return error if isinstance(error, HeadraceError) else finished.result()

@@ -85,9 +85,9 @@ class MemoryLog:
             return position == self.base
         return self.parent is not None and self.parent._is_boundary(position)
 
-    def keep_last(self, bytes_max: int) -> None:
-        """Forget from the front, at a boundary, until about `bytes_max` are left."""
-        count = bisect_right(self.ends, self.base.bytes + len(self.data) - bytes_max)
+    def forget(self, byte_count: int) -> None:
+        """Forget at most so many bytes from the front, up to a boundary."""
+        count = bisect_right(self.ends, self.base.bytes + byte_count)
         if count:
             self.trim(Position(self.base.messages + count, self.ends[count - 1]))
 

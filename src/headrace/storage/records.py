@@ -37,18 +37,20 @@ class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
     stream_seq: bytes | None
 
 
-def encode_stream(state: StreamState) -> bytes:
+def stream_record(state: StreamState) -> StreamRecord:
     config = state.config
-    return _pack(
-        StreamRecord(
-            state.name,
-            config.content_type,
-            state.created_at_ms,
-            config.lifetime.ttl_secs,
-            config.lifetime.expires_at_ms,
-            None if config.fork is None else _fork_record(config.fork),
-        )
+    return StreamRecord(
+        state.name,
+        config.content_type,
+        state.created_at_ms,
+        config.lifetime.ttl_secs,
+        config.lifetime.expires_at_ms,
+        None if config.fork is None else _fork_record(config.fork),
     )
+
+
+def encode_stream(state: StreamState) -> bytes:
+    return _pack(stream_record(state))
 
 
 def _fork_record(fork: ForkOrigin) -> ForkRecord:
@@ -63,20 +65,31 @@ def head_of(state: StreamState) -> HeadRecord:
 
 
 def decode_state(stream_id: int, stream: bytes, head: bytes) -> StreamState:
-    record = msgspec.msgpack.decode(stream, type=StreamRecord)
-    where = msgspec.msgpack.decode(head, type=HeadRecord)
+    return restore_state(
+        stream_id,
+        msgspec.msgpack.decode(stream, type=StreamRecord),
+        msgspec.msgpack.decode(head, type=HeadRecord),
+    )
+
+
+def new_state(stream_id: int, record: StreamRecord) -> StreamState:
+    """A stream as it was when it was created, before its first content."""
     lifetime = Lifetime(record.ttl_secs, record.expires_at_ms)
     config = StreamConfig(
         record.content_type,
         FOREVER if lifetime == FOREVER else lifetime,
         None if record.fork is None else _decode_fork(record.fork),
     )
-    state = StreamState(stream_id, record.name, config, record.created_at_ms)
-    state.tail = Position(*where.tail)
-    state.floor = Position(*where.floor)
-    state.closed = where.closed
-    state.deleted = where.deleted
-    state.stream_seq = where.stream_seq
+    return StreamState(stream_id, record.name, config, record.created_at_ms)
+
+
+def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> StreamState:
+    state = new_state(stream_id, record)
+    state.tail = Position(*head.tail)
+    state.floor = Position(*head.floor)
+    state.closed = head.closed
+    state.deleted = head.deleted
+    state.stream_seq = head.stream_seq
     return state
 
 
