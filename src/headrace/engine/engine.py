@@ -152,7 +152,8 @@ class Engine:
             # What was read while nothing was written down: every window starts again.
             state.touched_ms = now_ms
             self.streams[state.name] = stream
-            self.stored_bytes += found.log.stored_bytes
+            if state.name != REGISTRY_NAME:
+                self.stored_bytes += found.log.stored_bytes
             self._expiring.add(stream)
             self._next_id = max(self._next_id, state.id + 1)
 
@@ -394,13 +395,20 @@ class Engine:
             raise InvalidOffset(f"The offset {start} is past the tail, {stream.visible}.")
         return start
 
-    def read(self, stream: Stream, start: Position, reply: Callable[[ReadOutcome], None]) -> None:
+    def read(
+        self,
+        stream: Stream,
+        start: Position,
+        reply: Callable[[ReadOutcome], None],
+        bytes_max: int | None = None,
+    ) -> None:
         """What follows `start`, up to one chunk; at once if it is in memory."""
         visible, closed = stream.visible, stream.visible_closed
         if start == visible:
             reply(Chunk(start, start, b"", True, closed))
             return
-        log, bytes_max = stream.log, self.limits.read_chunk_bytes
+        log = stream.log
+        size_max = self.limits.read_chunk_bytes if bytes_max is None else bytes_max
 
         def found(part: Range | HeadraceError | None) -> None:
             if isinstance(part, HeadraceError):
@@ -414,9 +422,9 @@ class Engine:
             reply(Chunk(start, part.end, part.data, up_to_date, ended, part.lengths))
 
         if log.is_hot(start):
-            found(log.read(start, visible, bytes_max))
+            found(log.read(start, visible, size_max))
         else:
-            self._storage.run_cold(lambda: log.read(start, visible, bytes_max), found)
+            self._storage.run_cold(lambda: log.read(start, visible, size_max), found)
 
     def attach_reader(self, stream: Stream, reader: TailListener) -> None:
         limit = self.bounds.readers_per_stream_max
@@ -452,6 +460,7 @@ class Engine:
         """Gone for writers now and for readers when durable; its bytes go with its last fork."""
         state = stream.state
         state.deleted = True
+        self._expiring.discard(stream)
         change = Removed(state, whole=not stream.forks)
         if change.whole:
             self._leaving[state.name] = stream
@@ -517,14 +526,12 @@ class Engine:
     def _append_to_registry(self, change: Appended) -> None:
         stream = self._registry.stream
         apply_append(stream.state, change, self.clock.now_ms(), self.limits)
-        self.stored_bytes += len(change.data)
         self._storage.commit(stream.log, change, (stream, change, _ignore))
 
     def _compact_registry(self) -> None:
         stream = self._registry.stream
         floor = stream.state.tail
         self._append_to_registry(self._registry.restated(self._announced_states()))
-        self.stored_bytes -= floor.bytes - stream.state.floor.bytes
         stream.state.floor = floor
         self._storage.commit(stream.log, Trimmed(stream.state, floor), None)
 

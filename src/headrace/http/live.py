@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.engine.engine import Chunk, Engine, ReadOutcome
 from headrace.engine.tails import Stream
@@ -20,6 +20,11 @@ from headrace.protocol import responses, sse
 from headrace.protocol.cursors import JITTER_SECS_MAX, next_cursor
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Read
+
+# What one event may hold, unless one message is larger: so a reader that stops reading costs no
+# more than this on top of its socket's buffer.
+EVENT_BYTES_MAX: Final = 32 * 1024
+CHARACTER_REACH_BYTES_MAX: Final = 1024 * 1024
 
 
 class _SharedFrame(NamedTuple):
@@ -69,7 +74,7 @@ class LiveReads:
             else:
                 self._open(EventReader(self, stream, start, read.cursor, exchange), first)
 
-        self.engine.read(stream, start, found)
+        self.engine.read(stream, start, found, EVENT_BYTES_MAX)
 
     def _open(self, reader: EventReader, first: Chunk) -> None:
         stream, exchange = reader.stream, reader.exchange
@@ -190,6 +195,7 @@ class EventReader:
         "_live",
         "_position",
         "_pumping",
+        "_reach_bytes",
         "_reading",
         "exchange",
         "stream",
@@ -210,16 +216,19 @@ class EventReader:
         self._echoed = cursor
         self._last_cursor = 0
         self._held_at: Position | None = None
+        self._reach_bytes = EVENT_BYTES_MAX
         self._pumping = False
         self._reading = False
         self._done = False
 
     def begin(self, first: Chunk) -> None:
         """Send what is there, or say at once where the tail stands."""
-        chunk = self._whole_characters(first) if first.data else first
-        if chunk is None:
-            chunk = Chunk(first.start, first.start, b"", False, False)
-        self._send(chunk)
+        if not first.data:
+            self._send(first)
+            return
+        self._take(first)
+        if self._position == first.start and first.up_to_date:
+            self._send(Chunk(first.start, first.start, b"", False, False))
         self._pump()
 
     def on_advance(self, stream: Stream) -> None:
@@ -256,7 +265,7 @@ class EventReader:
                 self._finish()
                 break
             self._reading = True
-            self._live.engine.read(stream, self._position, self._deliver)
+            self._live.engine.read(stream, self._position, self._deliver, self._reach_bytes)
         self._pumping = False
 
     def _deliver(self, found: ReadOutcome) -> None:
@@ -266,11 +275,19 @@ class EventReader:
         if isinstance(found, HeadraceError):
             self._finish()
             return
-        chunk = self._whole_characters(found)
-        if chunk is not None:
-            self._send(chunk)
+        self._take(found)
         if not self._pumping:
             self._pump()
+
+    def _take(self, found: Chunk) -> None:
+        chunk = self._whole_characters(found)
+        if chunk is not None:
+            self._reach_bytes = EVENT_BYTES_MAX
+            self._send(chunk)
+        elif found.up_to_date:
+            self._held_at = found.end
+        else:
+            self._reach_bytes *= 2
 
     def _send(self, chunk: Chunk) -> None:
         self.exchange.send(self._live.frame(self.stream, chunk, self._cursor()))
@@ -279,10 +296,10 @@ class EventReader:
             self._finish()
 
     def _whole_characters(self, chunk: Chunk) -> Chunk | None:
-        """The chunk, cut back to a message that ends with a whole character; None is wait.
+        """The chunk, cut back to a message that ends with a whole character; None is more.
 
         Only text can be cut, and only while more may come: a closed stream ends where it ends,
-        and a full chunk without one clean boundary is not UTF-8 anyway.
+        and what goes on for very long without one clean boundary is not UTF-8 anyway.
         """
         state = self.stream.state
         if state.is_json or not state.is_text or chunk.closed:
@@ -295,10 +312,7 @@ class EventReader:
             data = data[:-length]
             if not sse.ends_inside_character(data):
                 return Chunk(chunk.start, end, data, False, False)
-        if not chunk.up_to_date:
-            return chunk
-        self._held_at = chunk.end
-        return None
+        return chunk if len(chunk.data) > CHARACTER_REACH_BYTES_MAX else None
 
     def _cursor(self) -> int:
         """Past what the client echoed at first, and never going back afterwards."""
