@@ -337,3 +337,76 @@ class InternalFault(Indeterminate):
     @property
     def detail(self) -> str:
         return f"The server failed on this request; its log has the cause under {self.reference}."
+
+
+@dataclass(eq=False)
+class DirectoryLocked(Unavailable):
+    """Another process has the data directory."""
+
+    directory: str
+    retry_after_secs: int = 1
+
+    @property
+    def detail(self) -> str:
+        return f"The data directory {self.directory} is in use by another server."
+
+
+@dataclass(eq=False)
+class DirectoryMismatch(Refused):
+    """A data directory that was made for something else."""
+
+    directory: str
+    found: str
+    wanted: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The data directory {self.directory} was made as {self.found}, and is asked to serve "
+            f"as {self.wanted}. Restore the setting, or use another directory."
+        )
+
+
+@dataclass(eq=False)
+class StoredBytesDamaged(Corrupt):
+    place: str
+    at: str
+
+    @property
+    def detail(self) -> str:
+        return f"Stored bytes are damaged: {self.place} at {self.at} fails its checksum."
+
+
+@dataclass(eq=False)
+class CommitFailed(Indeterminate):
+    """Storage could not confirm a change; the server stops rather than guess."""
+
+    @property
+    def detail(self) -> str:
+        return (
+            "Storage failed while this was being written: it may or may not have happened. The "
+            "server is stopping; retry with producer headers once it is back."
+        )
+
+
+@dataclass(eq=False)
+class InsufficientStorage(Unavailable):
+    free_bytes: int
+    reserve_bytes: int
+    retry_after_secs: int = 5
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The disk is full: {self.free_bytes} bytes are free and {self.reserve_bytes} are "
+            "kept in reserve. Reads and deletes go on; make room to write again."
+        )
+
+
+@dataclass(eq=False)
+class StorageReadOnly(Unavailable):
+    retry_after_secs: int = 5
+
+    @property
+    def detail(self) -> str:
+        return "The data directory is read-only. Reads go on; writes wait for it to change."

@@ -9,6 +9,7 @@ import typer
 from headrace import __version__
 from headrace.cli.config import config
 from headrace.cli.serve import serve
+from headrace.cli.verify import verify
 
 app = typer.Typer(
     name="headrace",
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(config)
+app.command()(verify)
 
 
 def _print_version(wanted: bool) -> None:

@@ -24,13 +24,14 @@ from headrace.cli.options import (
     load_or_exit,
 )
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
+from headrace.errors import HeadraceError
 
-IMPLEMENTED_MODES = ("memory",)
+IMPLEMENTED_MODES = ("memory", "file-fast", "file-durable", "acid")
 LOSES = {
     "memory": "everything is lost when the process stops",
     "file-fast": "what the kernel had not yet written is lost with the machine's power",
     "file-durable": "nothing that was acknowledged is lost",
-    "acid": "nothing that was acknowledged is lost",
+    "acid": "no stream loses what was acknowledged; subscriptions are lost with the process",
 }
 
 
@@ -78,6 +79,10 @@ def start(loaded: Loaded, run: Run) -> int:
 
     try:
         return run(config, on_ready=on_ready)
+    except HeadraceError as error:
+        if urls:
+            raise
+        fail(error.detail, EXIT_FAILED)
     except OSError as error:
         if urls:  # it was up: this is no failure to start, and deserves its traceback
             raise

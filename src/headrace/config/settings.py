@@ -242,6 +242,11 @@ class Storage(Section):
     acid_shard_count: int = _setting(
         16, POWER_OF_TWO, "Shards in acid mode: a power of two from 1 to 256."
     )
+    journal_segment_bytes: int = _setting(
+        67_108_864,
+        whole(65_536),
+        "Size of a journal segment in the file modes; a full one goes into stream files.",
+    )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.registry import Registry
 from headrace.engine.tails import Stream, TailListener
 from headrace.errors import (
+    CommitFailed,
     ContentTypeMismatch,
     HeadraceError,
     InvalidOffset,
@@ -33,12 +35,13 @@ from headrace.errors import (
 )
 from headrace.limits import Limits
 from headrace.protocol.expiry import FOREVER
-from headrace.protocol.forks import resolve_point
+from headrace.protocol.forks import fork_anchor, messages_needed, resolve_point
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, media_type
 from headrace.protocol.json_mode import split_messages
 from headrace.protocol.names import REGISTRY_NAME
-from headrace.protocol.offsets import BEGINNING, Position
-from headrace.protocol.requests import Append, Create
+from headrace.protocol.offsets import BEGINNING, START, Position
+from headrace.protocol.registry import note_announced
+from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import (
     AlreadyClosed,
     Appended,
@@ -50,19 +53,26 @@ from headrace.protocol.stream import (
     decide_append,
     decide_existing,
 )
-from headrace.storage.base import Entry, Storage
+from headrace.storage.base import (
+    Change,
+    Created,
+    Entry,
+    Lengths,
+    Range,
+    Removed,
+    Storage,
+    Trimmed,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
-    state: StreamState
-
-
-@dataclass(frozen=True, slots=True)
-class Existing:
-    """A PUT that asked for the stream that is there."""
+class Confirmed:
+    """A PUT whose stream is there: as it was when the answer was decided."""
 
     state: StreamState
+    tail: Position
+    closed: bool
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +88,16 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     data: bytes
     up_to_date: bool
     closed: bool
+    lengths: Lengths = ()
 
 
+T = TypeVar("T")
 AppendOutcome = Appended | Repeated | AlreadyClosed | HeadraceError
-CreateOutcome = Created | Existing | HeadraceError
+CreateOutcome = Confirmed | HeadraceError
+ReadOutcome = Chunk | HeadraceError
 DeleteOutcome = Deleted | HeadraceError
 REGISTRY_METHODS = "GET, HEAD, OPTIONS"
+ID_BITS_PER_MS = 10  # a thousand creations a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +125,37 @@ class Engine:
         self._memory_bytes_max = self.bounds.memory_bytes_max
         self.reader_count = 0
         self._storage = storage
-        self._next_id = 1
+        # Ids are never used twice, by a later run neither: each run begins past what any run
+        # before it can have reached.
+        self._next_id = clock.now_ms() << ID_BITS_PER_MS
         self._expiring = ExpiryQueue()
+        # Names whose last stream is gone, until that is durable.
+        self._leaving: dict[str, Stream] = {}
         self._on_create: list[Callable[[Stream], None]] = []
-        storage.start(self._committed)
-        self._registry = Registry(self._new_registry_stream())
+        storage.start(self._committed, self._commit_failed)
+        self._recover()
+        self._registry = Registry(self._registry_stream(), self._count_announced())
+        self._correct_registry()
+
+    def _recover(self) -> None:
+        by_id: dict[int, Stream] = {}
+        now_ms = self.clock.now_ms()
+        for found in self._storage.recover():
+            state = found.state
+            fork = state.config.fork
+            source = by_id[fork.source_id] if fork is not None else None
+            stream = by_id[state.id] = Stream(state, found.log, source)
+            if source is not None:
+                source.forks += 1
+            stream.born = True
+            stream.visible_closed = state.closed
+            # What was read while nothing was written down: every window starts again.
+            state.touched_ms = now_ms
+            self.streams[state.name] = stream
+            if state.name != REGISTRY_NAME:
+                self.stored_bytes += found.log.stored_bytes
+            self._expiring.add(stream)
+            self._next_id = max(self._next_id, state.id + 1)
 
     # -- finding ---------------------------------------------------------------------------
 
@@ -128,9 +168,17 @@ class Engine:
         if state.deleted:
             raise StreamDeleted(name)
         if state.config.lifetime is not FOREVER and stream.is_expired(self.clock.now_ms()):
-            self._remove(stream)
+            self._remove(stream, _ignore)
             return self.find(name)
         return stream
+
+    def settle(self, name: str, done: Callable[[], None]) -> None:
+        """Call `done` once whatever is known of `name` is durable: that it is, or is not, there."""
+        stream = self._leaving.get(name) or self.streams.get(name)
+        if stream is None:
+            done()
+        else:
+            self._storage.settle(stream.log, done)
 
     def touch(self, stream: Stream) -> None:
         """A read or write happened: a sliding TTL starts again."""
@@ -155,11 +203,15 @@ class Engine:
         if type(outcome) is not Appended:
             if not isinstance(outcome, HeadraceError):
                 self.touch(stream)
-            reply(outcome)
+            # A refusal or a repeat says what the stream is: it must be that for certain.
+            self._storage.settle(stream.log, lambda: reply(outcome))
             return
         stored_bytes = self.stored_bytes + len(outcome.data)
         if stored_bytes > self._memory_bytes_max:
             reply(MemoryFull(self._memory_bytes_max))
+            return
+        if self._storage.refusal is not None:
+            reply(self._storage.refusal)
             return
         self.stored_bytes = stored_bytes
         apply_append(state, outcome, self.clock.now_ms(), limits)
@@ -167,26 +219,59 @@ class Engine:
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         for stream, change, reply in entries:
-            stream.visible = change.end
-            if change.closes:
-                stream.visible_closed = True
+            if type(change) is Appended:
+                stream.visible = change.end
+                if change.closes:
+                    stream.visible_closed = True
+                reply(change)
+                if stream.readers or stream.watchers:
+                    for listener in stream.listeners():
+                        listener.on_advance(stream)
+            else:
+                self._existence_committed(stream, change, reply)
+
+    def _existence_committed(
+        self, stream: Stream, change: Created | Removed, reply: Callable[[Change], None]
+    ) -> None:
+        name = stream.state.name
+        if isinstance(change, Created):
+            stream.born = True
+            stream.visible = change.initial.end
+            stream.visible_closed = change.initial.closes
             reply(change)
-            if stream.readers or stream.watchers:
-                for listener in stream.listeners():
-                    listener.on_advance(stream)
+            for listener in stream.listeners():
+                listener.on_advance(stream)
+            return
+        if self._leaving.get(name) is stream:
+            del self._leaving[name]
+        reply(change)
+        for listener in stream.listeners():
+            listener.on_gone(stream)
+
+    def _commit_failed(self, entries: Sequence[Entry]) -> None:
+        for _, _, reply in entries:
+            reply(CommitFailed())
 
     def create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
         try:
             existing = self._confirm_existing(name, command)
-            if existing is None:
-                self._create(name, command, reply)
+            if existing is not None:
+                state = existing.state
+                outcome: CreateOutcome = Confirmed(state, state.tail, state.closed, created=False)
+            elif command.fork is None:
+                config = StreamConfig(
+                    command.content_type or DEFAULT_CONTENT_TYPE, command.lifetime
+                )
+                self._create(name, command, config, None, reply)
+                return
+            else:
+                self._create_fork(name, command, command.fork, reply)
                 return
         except HeadraceError as refusal:
-            reply(refusal)
-            return
-        reply(existing)
+            outcome = refusal
+        self.settle(name, lambda: reply(outcome))
 
-    def _confirm_existing(self, name: str, command: Create) -> Existing | None:
+    def _confirm_existing(self, name: str, command: Create) -> Stream | None:
         if name == REGISTRY_NAME:
             raise MethodNotAllowed(REGISTRY_METHODS)
         try:
@@ -198,52 +283,83 @@ class Engine:
         refusal = decide_existing(stream.state, command)
         if refusal is not None:
             raise refusal
-        return Existing(stream.state)
+        return stream
 
-    def _create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
+    def _create(
+        self,
+        name: str,
+        command: Create,
+        config: StreamConfig,
+        source: Stream | None,
+        reply: Callable[[CreateOutcome], None],
+    ) -> None:
         if len(self.streams) > self.bounds.streams_max:
             raise Overloaded("streams", self.bounds.streams_max)
-        stream = self._new_stream(name, command)
-        state = stream.state
+        if self._storage.refusal is not None:
+            raise self._storage.refusal
+        state = StreamState(self._next_id, name, config, self.clock.now_ms())
         initial = self._decide_initial(state, command)
         size = len(initial.data)
         if self.stored_bytes + size > self._memory_bytes_max:
             raise MemoryFull(self._memory_bytes_max)
         self._next_id += 1
-        self.streams[name] = stream
+        log = self._storage.new_log(state, source.log if source else None)
+        stream = self.streams[name] = Stream(state, log, source)
         self.stored_bytes += size
-        if stream.source is not None:
-            stream.source.forks += 1
+        if source is not None:
+            source.forks += 1
         apply_append(state, initial, state.created_at_ms, self.limits)
         self._expiring.add(stream)
         for callback in self._on_create:
             callback(stream)
-        self._storage.commit(
-            stream.log, initial, (stream, initial, lambda _: reply(Created(state)))
-        )
+        change = Created(state, initial)
+        created = Confirmed(state, initial.end, initial.closes, created=True)
+        self._storage.commit(log, change, (stream, change, _translate(created, reply)))
         self._announce(self._registry.created(state))
 
-    def _new_stream(self, name: str, command: Create) -> Stream:
-        now_ms = self.clock.now_ms()
-        if command.fork is None:
-            config = StreamConfig(command.content_type or DEFAULT_CONTENT_TYPE, command.lifetime)
-            state = StreamState(self._next_id, name, config, now_ms)
-            return Stream(state, self._storage.new_log())
-        source = self._find_source(command.fork.source)
+    def _create_fork(
+        self,
+        name: str,
+        command: Create,
+        request: ForkRequest,
+        reply: Callable[[CreateOutcome], None],
+    ) -> None:
+        source = self._find_source(request.source)
         origin = source.state
         content_type = command.content_type or origin.config.content_type
         if media_type(content_type) != origin.media_type:
             raise ContentTypeMismatch(origin.config.content_type, content_type)
-        point = resolve_point(origin, source.log, command.fork)
-        if isinstance(point, Refused):
-            raise point
-        config = StreamConfig(
-            content_type,
-            origin.config.lifetime.inherit(command.lifetime),
-            ForkOrigin(command.fork, origin.id, point),
-        )
-        state = StreamState(self._next_id, name, config, now_ms)
-        return Stream(state, source.log.branch(point), source)
+        anchor = fork_anchor(origin, request)
+        if isinstance(anchor, Refused):
+            raise anchor
+        count = min(messages_needed(origin, request), origin.tail.messages - anchor.messages)
+
+        def resolved(following: Lengths | HeadraceError | None) -> None:
+            if isinstance(following, HeadraceError):
+                reply(following)
+                return
+            if source.state.deleted or name in self.streams:
+                # The wait for the source's boundaries let something else in: decide again.
+                self.create(name, command, reply)
+                return
+            point = resolve_point(origin, anchor, request.sub_offset, following)
+            try:
+                if isinstance(point, Refused):
+                    raise point
+                config = StreamConfig(
+                    content_type,
+                    origin.config.lifetime.inherit(command.lifetime),
+                    ForkOrigin(request, origin.id, point),
+                )
+                self._create(name, command, config, source, reply)
+            except HeadraceError as error:
+                refusal = error
+                self.settle(origin.name, lambda: reply(refusal))
+
+        if source.log.is_hot(anchor):
+            resolved(source.log.lengths(anchor, count))
+        else:
+            self._storage.run_cold(lambda: source.log.lengths(anchor, count), resolved)
 
     def _find_source(self, name: str) -> Stream:
         if name == REGISTRY_NAME:
@@ -272,24 +388,43 @@ class Engine:
         if isinstance(start, str):
             if start != BEGINNING:
                 return stream.visible
-            start = state.floor if stream is self._registry.stream else Position(0, 0)
+            start = state.floor if stream is self._registry.stream else START
         if start.bytes < state.floor.bytes:
             raise OffsetTrimmed(state.floor.token())
         if start > stream.visible:
             raise InvalidOffset(f"The offset {start} is past the tail, {stream.visible}.")
-        if start != stream.visible and not stream.log.is_boundary(start):
-            raise InvalidOffset(f"The offset {start} is not one this stream returned.")
         return start
 
-    def read(self, stream: Stream, start: Position) -> Chunk:
-        """What follows `start`, up to one chunk."""
-        visible = stream.visible
+    def read(
+        self,
+        stream: Stream,
+        start: Position,
+        reply: Callable[[ReadOutcome], None],
+        bytes_max: int | None = None,
+    ) -> None:
+        """What follows `start`, up to one chunk; at once if it is in memory."""
+        visible, closed = stream.visible, stream.visible_closed
         if start == visible:
-            return Chunk(start, start, b"", True, stream.visible_closed)
-        end = stream.log.chunk_end(start, visible, self.limits.read_chunk_bytes)
-        data = stream.log.read(start.bytes, end.bytes)
-        up_to_date = end == visible
-        return Chunk(start, end, data, up_to_date, up_to_date and stream.visible_closed)
+            reply(Chunk(start, start, b"", True, closed))
+            return
+        log = stream.log
+        size_max = self.limits.read_chunk_bytes if bytes_max is None else bytes_max
+
+        def found(part: Range | HeadraceError | None) -> None:
+            if isinstance(part, HeadraceError):
+                reply(part)
+                return
+            if part is None:
+                reply(InvalidOffset(f"The offset {start} is not one this stream returned."))
+                return
+            up_to_date = part.end == visible
+            ended = up_to_date and closed
+            reply(Chunk(start, part.end, part.data, up_to_date, ended, part.lengths))
+
+        if log.is_hot(start):
+            found(log.read(start, visible, size_max))
+        else:
+            self._storage.run_cold(lambda: log.read(start, visible, size_max), found)
 
     def attach_reader(self, stream: Stream, reader: TailListener) -> None:
         limit = self.bounds.readers_per_stream_max
@@ -308,44 +443,80 @@ class Engine:
         try:
             if name == REGISTRY_NAME:
                 raise MethodNotAllowed(REGISTRY_METHODS)
-            self._remove(self.find(name))
+            self._remove(self.find(name), _translate(Deleted(name), reply))
         except HeadraceError as refusal:
-            reply(refusal)
-            return
-        reply(Deleted(name))
+            error = refusal
+            self.settle(name, lambda: reply(error))
 
     def sweep(self, streams_max: int = 1000) -> int:
         """Remove streams whose time is over, at most `streams_max` at once; how many went."""
         over = self._expiring.pop_over(self.clock.now_ms(), streams_max)
         for stream in over:
-            self._remove(stream)
+            self._remove(stream, _ignore)
+        self._storage.tick()
         return len(over)
 
-    def _remove(self, stream: Stream) -> None:
-        """Gone for clients now; its bytes go with the last fork that needs them."""
-        stream.state.deleted = True
-        self._announce(self._registry.deleted(stream.state.name))
-        for listener in stream.listeners():
-            listener.on_gone(stream)
-        self._release(stream)
+    def _remove(self, stream: Stream, reply: Callable[[Change], None]) -> None:
+        """Gone for writers now and for readers when durable; its bytes go with its last fork."""
+        state = stream.state
+        state.deleted = True
+        self._expiring.discard(stream)
+        change = Removed(state, whole=not stream.forks)
+        if change.whole:
+            self._leaving[state.name] = stream
+            self._release(stream)
+        self._storage.commit(stream.log, change, (stream, change, reply))
+        self._announce(self._registry.deleted(state.name))
+        self._cascade(stream)
 
-    def _release(self, stream: Stream | None) -> None:
-        while stream is not None and stream.state.deleted and not stream.forks:
-            del self.streams[stream.state.name]
-            self.stored_bytes -= stream.log.stored_bytes
-            stream = stream.source
-            if stream is not None:
-                stream.forks -= 1
+    def _release(self, stream: Stream) -> None:
+        del self.streams[stream.state.name]
+        self.stored_bytes -= stream.log.stored_bytes
+        if stream.source is not None:
+            stream.source.forks -= 1
+
+    def _cascade(self, stream: Stream) -> None:
+        """Deleted sources whose last fork has gone follow it."""
+        source = stream.source
+        while source is not None and source.state.deleted and not source.forks:
+            self._release(source)
+            self._storage.commit(source.log, Removed(source.state, whole=True), None)
+            source = source.source
 
     # -- the registry ----------------------------------------------------------------------
 
-    def _new_registry_stream(self) -> Stream:
-        config = StreamConfig("application/json")
-        state = StreamState(self._next_id, REGISTRY_NAME, config, self.clock.now_ms())
-        self._next_id += 1
-        stream = self.streams[REGISTRY_NAME] = Stream(state, self._storage.new_log())
+    def _registry_stream(self) -> Stream:
+        stream = self.streams.get(REGISTRY_NAME)
+        if stream is None:
+            config = StreamConfig("application/json")
+            state = StreamState(self._next_id, REGISTRY_NAME, config, self.clock.now_ms())
+            self._next_id += 1
+            stream = Stream(state, self._storage.new_log(state, None))
+            stream.born = True
+            self.streams[REGISTRY_NAME] = stream
+            nothing = Appended(START, START, b"", (), False, None, None)
+            self._storage.commit(stream.log, Created(state, nothing), None)
         stream.read_only = True
         return stream
+
+    def _count_announced(self) -> int:
+        return sum(1 for stream in self.streams.values() if not stream.state.deleted) - 1
+
+    def _correct_registry(self) -> None:
+        """A crash may have come between a change and its announcement: make good for it."""
+        stream = self._registry.stream
+        announced: set[str] = set()
+        position = stream.state.floor
+        while position != stream.state.tail:
+            part = stream.log.read(position, stream.state.tail, self.limits.read_chunk_bytes)
+            assert part is not None, "the registry is read at its own boundaries"
+            note_announced(announced, part.data)
+            position = part.end
+        live = {state.name: state for state in self._announced_states()}
+        for name in announced - live.keys():
+            self._append_to_registry(self._registry.withdrawn(name))
+        for name in live.keys() - announced:
+            self._append_to_registry(self._registry.restated([live[name]]))
 
     def _announce(self, change: Appended) -> None:
         self._append_to_registry(change)
@@ -355,7 +526,6 @@ class Engine:
     def _append_to_registry(self, change: Appended) -> None:
         stream = self._registry.stream
         apply_append(stream.state, change, self.clock.now_ms(), self.limits)
-        self.stored_bytes += len(change.data)
         self._storage.commit(stream.log, change, (stream, change, _ignore))
 
     def _compact_registry(self) -> None:
@@ -363,7 +533,7 @@ class Engine:
         floor = stream.state.tail
         self._append_to_registry(self._registry.restated(self._announced_states()))
         stream.state.floor = floor
-        self.stored_bytes -= stream.log.trim(floor)
+        self._storage.commit(stream.log, Trimmed(stream.state, floor), None)
 
     def _announced_states(self) -> Iterator[StreamState]:
         for stream in self.streams.values():
@@ -374,5 +544,10 @@ class Engine:
         self._storage.close()
 
 
-def _ignore(_: AppendOutcome) -> None:
-    """Nobody waits for the registry's own appends."""
+def _translate(success: T, reply: Callable[[T | HeadraceError], None]) -> Callable[[object], None]:
+    """A reply to a commit: what the client is told, unless it failed."""
+    return lambda outcome: reply(outcome if isinstance(outcome, HeadraceError) else success)
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for what the server does by itself."""

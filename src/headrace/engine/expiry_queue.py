@@ -1,6 +1,7 @@
 """Which streams may have expired: a heap of deadlines that tolerates renewals.
 
-A renewal does not touch the heap. A stream that comes up with a later deadline goes back in.
+A renewal does not touch the heap. A stream that comes up with a later deadline goes back in; one
+that was removed leaves only its number behind, until that comes up or there are too many.
 """
 
 from __future__ import annotations
@@ -9,29 +10,38 @@ import heapq
 
 from headrace.engine.tails import Stream
 
+STALE_MIN = 1000  # below this a rebuild costs more than it saves
+
 
 class ExpiryQueue:
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Stream]] = []
+        self._heap: list[tuple[int, int]] = []
+        self._streams: dict[int, Stream] = {}
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._streams)
 
     def add(self, stream: Stream) -> None:
         state = stream.state
         deadline_ms = state.config.lifetime.deadline_ms(state.touched_ms)
         if deadline_ms is not None:
-            heapq.heappush(self._heap, (deadline_ms, state.id, stream))
+            self._streams[state.id] = stream
+            heapq.heappush(self._heap, (deadline_ms, state.id))
+
+    def discard(self, stream: Stream) -> None:
+        self._streams.pop(stream.state.id, None)
+        if len(self._heap) > 2 * len(self._streams) + STALE_MIN:
+            self._heap = [entry for entry in self._heap if entry[1] in self._streams]
+            heapq.heapify(self._heap)
 
     def pop_over(self, now_ms: int, streams_max: int) -> list[Stream]:
         """Up to `streams_max` streams whose time is over."""
         over: list[Stream] = []
         renewed: list[Stream] = []
         while self._heap and self._heap[0][0] <= now_ms and len(over) < streams_max:
-            stream = heapq.heappop(self._heap)[2]
-            if stream.state.deleted:
-                continue
-            (over if stream.is_expired(now_ms) else renewed).append(stream)
+            stream = self._streams.pop(heapq.heappop(self._heap)[1], None)
+            if stream is not None:
+                (over if stream.is_expired(now_ms) else renewed).append(stream)
         for stream in renewed:
             if stream.readers:
                 stream.state.touched_ms = now_ms

@@ -18,9 +18,9 @@ STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it 
 
 
 class Registry:
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, live_count: int) -> None:
         self.stream = stream
-        self._live_count = 0
+        self._live_count = live_count
 
     def created(self, state: StreamState) -> Appended:
         self._live_count += 1
@@ -28,6 +28,10 @@ class Registry:
 
     def deleted(self, name: str) -> Appended:
         self._live_count -= 1
+        return self._change([announce_deleted(name)])
+
+    def withdrawn(self, name: str) -> Appended:
+        """A stream that was announced and is not there after all."""
         return self._change([announce_deleted(name)])
 
     @property

@@ -29,6 +29,7 @@ class Stream:
     """One stream, as the engine holds it."""
 
     __slots__ = (
+        "born",
         "forks",
         "log",
         "read_only",
@@ -45,6 +46,7 @@ class Stream:
         self.log = log
         self.source = source
         self.forks = 0
+        self.born = False  # its creation is durable, so readers may know of it
         self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail
         self.visible_closed = False

@@ -89,10 +89,12 @@ class Headrace:
         application = self._start().application
         headers = _joined(scope["headers"])
         try:
-            body = await self._read_body(headers, receive)
+            body = await self._read_body(receive)
         except HeadraceError as refusal:
             cors = application.cors.headers(headers)
             await _Sender(send, cors, head_only=False).respond(responses.problem(refusal))
+            return
+        if body is None:
             return
         request = self._request(scope, headers, body)
         cors = application.cors.headers(headers)
@@ -118,7 +120,8 @@ class Headrace:
             self._clock.monotonic(),
         )
 
-    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _read_body(self, receive: Receive) -> bytes | None:
+        """The whole body; None where the client left before it was complete."""
         limits = self._config.limits
         parts: list[bytes] = []
         size = 0
@@ -126,7 +129,7 @@ class Headrace:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    return b""
+                    return None
                 part = message.get("body", b"")
                 size += len(part)
                 self._body_bytes += len(part)
@@ -190,6 +193,7 @@ class AsgiExchange:
         self._queued_bytes = 0
         self._wakeup = asyncio.Event()
         self._done = False
+        self._left = False
 
     def respond(self, response: Response) -> None:
         self._put(lambda sender: sender.respond(response))
@@ -216,7 +220,9 @@ class AsgiExchange:
         self._finish()
 
     def hold(self, waiter: Waiter) -> None:
-        if not self._done:
+        if self._left:
+            waiter.on_disconnect()
+        elif not self._done:
             self._waiter = waiter
 
     def _put(self, action: Callable[[_Sender], Awaitable[None]]) -> None:
@@ -245,6 +251,7 @@ class AsgiExchange:
         finally:
             if leaving is not None:
                 leaving.cancel()
+            self._left = True
             waiter, self._waiter = self._waiter, None
             if waiter is not None:
                 waiter.on_disconnect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.clock import Clock
 from headrace.config import Config
@@ -18,8 +19,14 @@ from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application
 from headrace.http.streams import StreamRoutes
 from headrace.limits import Limits
+from headrace.storage.acid import AcidStorage
+from headrace.storage.base import Storage
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import FileStorage
 from headrace.storage.memory import MemoryStorage
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
+
+UNBOUNDED = 2**63  # payload on disk is bounded by the disk
 
 
 @dataclass(slots=True)
@@ -28,12 +35,13 @@ class Assembly:
 
     application: Application
     subscriptions: SubscriptionManager
+    storage: Storage
 
     def start(self) -> None:
         self.subscriptions.start()
 
     async def failed(self) -> None:
-        await self.subscriptions.failed()
+        await asyncio.gather(self.subscriptions.failed(), self.storage.failed())
 
     async def stop(self) -> None:
         await self.subscriptions.stop()
@@ -41,7 +49,8 @@ class Assembly:
 
 
 def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Assembly:
-    engine = Engine(MemoryStorage(), clock, _limits(config), _bounds(config))
+    storage = _storage(config, clock, loop)
+    engine = Engine(storage, clock, _limits(config), _bounds(config))
     metrics = Metrics()
     origins = Origins(config.server.public_url, config.server.trusted_proxies)
     live = LiveReads(
@@ -63,7 +72,24 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         stream_root=config.server.stream_root,
     )
     _wire_metrics(metrics, engine, live, subscriptions)
-    return Assembly(application, subscriptions)
+    return Assembly(application, subscriptions, storage)
+
+
+def _storage(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Storage:
+    mode = config.storage.mode
+    if mode == "memory":
+        return MemoryStorage()
+    directory = Path(config.storage.data_dir)
+    if mode == "acid":
+        return AcidStorage(directory, config.storage.acid_shard_count, loop)
+    return FileStorage(
+        RealDisk(directory),
+        clock,
+        _limits(config),
+        loop,
+        sync=mode == "file-durable",
+        segment_bytes=config.storage.journal_segment_bytes,
+    )
 
 
 def _limits(config: Config) -> Limits:
@@ -80,7 +106,9 @@ def _limits(config: Config) -> Limits:
 def _bounds(config: Config) -> Bounds:
     limits = config.limits
     return Bounds(
-        memory_bytes_max=limits.max_memory_bytes,
+        memory_bytes_max=(
+            limits.max_memory_bytes if config.storage.mode == "memory" else UNBOUNDED
+        ),
         streams_max=limits.max_streams,
         readers_per_stream_max=limits.max_live_readers_per_stream,
     )

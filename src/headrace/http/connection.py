@@ -287,7 +287,8 @@ class Connection(asyncio.Protocol):
 
     def start(self, response: Response) -> None:
         request = self._request
-        assert request is not None, "a response starts for a request"
+        if request is None or self._closing:
+            return
         self._streaming = True
         self._keep_alive = False
         head = self._shared.masthead.lines(response.status, request.headers) + response.headers
@@ -331,7 +332,9 @@ class Connection(asyncio.Protocol):
         self._answered()
 
     def hold(self, waiter: Waiter) -> None:
-        if self._request is not None:
+        if self._closing:
+            waiter.on_disconnect()
+        elif self._request is not None:
             self._waiter = waiter
 
     def pause_writing(self) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from headrace.engine.engine import Chunk, Engine
+from headrace.engine.engine import Chunk, Engine, ReadOutcome
 from headrace.engine.tails import Stream
-from headrace.errors import StreamNotFound
+from headrace.errors import HeadraceError, StreamNotFound
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
 from headrace.http.reads import chunk_response
@@ -20,6 +20,11 @@ from headrace.protocol import responses, sse
 from headrace.protocol.cursors import JITTER_SECS_MAX, next_cursor
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Read
+
+# What one event may hold, unless one message is larger: so a reader that stops reading costs no
+# more than this on top of its socket's buffer.
+EVENT_BYTES_MAX: Final = 32 * 1024
+CHARACTER_REACH_BYTES_MAX: Final = 1024 * 1024
 
 
 class _SharedFrame(NamedTuple):
@@ -61,14 +66,29 @@ class LiveReads:
         exchange.hold(poll)
 
     def events(self, stream: Stream, start: Position, read: Read, exchange: Exchange) -> None:
-        reader = EventReader(self, stream, start, read.cursor, exchange)
-        self.engine.attach_reader(stream, reader)
+        """Stream events from `start`; an offset that is none is refused before anything is sent."""
+
+        def found(first: ReadOutcome) -> None:
+            if isinstance(first, HeadraceError):
+                exchange.respond(responses.problem(first))
+            else:
+                self._open(EventReader(self, stream, start, read.cursor, exchange), first)
+
+        self.engine.read(stream, start, found, EVENT_BYTES_MAX)
+
+    def _open(self, reader: EventReader, first: Chunk) -> None:
+        stream, exchange = reader.stream, reader.exchange
+        try:
+            self.engine.attach_reader(stream, reader)
+        except HeadraceError as refusal:
+            exchange.respond(responses.problem(refusal))
+            return
         self.sse_count += 1
         if self.rotations is not None:
             self.rotations.add(reader)
         exchange.start(responses.event_stream(stream.state))
         exchange.hold(reader)
-        reader.begin()
+        reader.begin(first)
 
     def cursor(self, echoed: str | None) -> int:
         jitter_secs = random.randint(1, JITTER_SECS_MAX) if echoed else 0
@@ -136,10 +156,14 @@ class LongPoll:
 
     def _answer(self) -> None:
         self._detach()
-        chunk = self._live.engine.read(self._stream, self._start)
+        engine, stream = self._live.engine, self._stream
         cursor = self._live.cursor(self._cursor)
-        self._exchange.respond(
-            answer_long_poll(self._live.engine, self._stream, chunk, cursor, self._private)
+        engine.read(
+            stream,
+            self._start,
+            lambda found: self._exchange.respond(
+                long_poll_answer(engine, stream, found, cursor, self._private)
+            ),
         )
 
     def _detach(self) -> None:
@@ -148,20 +172,34 @@ class LongPoll:
         self._live.engine.detach_reader(self._stream, self)
 
 
-def answer_long_poll(
-    engine: Engine, stream: Stream, chunk: Chunk, cursor: int, private: bool
+def long_poll_answer(
+    engine: Engine, stream: Stream, found: ReadOutcome, cursor: int, private: bool
 ) -> responses.Response:
-    if not chunk.data:
+    if isinstance(found, HeadraceError):
+        return responses.problem(found)
+    if not found.data:
         return responses.nothing_new(
-            chunk.end, closed=chunk.closed, cursor=None if chunk.closed else cursor
+            found.end, closed=found.closed, cursor=None if found.closed else cursor
         )
-    return chunk_response(engine, stream, chunk, private=private, cursor=cursor)
+    return chunk_response(engine, stream, found, private=private, cursor=cursor)
 
 
 class EventReader:
     """One SSE response, from its first event to rotation, end of stream or disconnect."""
 
-    __slots__ = ("_done", "_echoed", "_exchange", "_last_cursor", "_live", "_position", "_stream")
+    __slots__ = (
+        "_done",
+        "_echoed",
+        "_held_at",
+        "_last_cursor",
+        "_live",
+        "_position",
+        "_pumping",
+        "_reach_bytes",
+        "_reading",
+        "exchange",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -171,21 +209,27 @@ class EventReader:
         cursor: str | None,
         exchange: Exchange,
     ) -> None:
+        self.stream = stream
+        self.exchange = exchange
         self._live = live
-        self._stream = stream
         self._position = start
         self._echoed = cursor
         self._last_cursor = 0
-        self._exchange = exchange
+        self._held_at: Position | None = None
+        self._reach_bytes = EVENT_BYTES_MAX
+        self._pumping = False
+        self._reading = False
         self._done = False
 
-    def begin(self) -> None:
+    def begin(self, first: Chunk) -> None:
         """Send what is there, or say at once where the tail stands."""
-        begun_at = self._position
+        if not first.data:
+            self._send(first)
+            return
+        self._take(first)
+        if self._position == first.start and first.up_to_date:
+            self._send(Chunk(first.start, first.start, b"", False, False))
         self._pump()
-        if not self._done and self._position == begun_at:
-            chunk = Chunk(begun_at, begun_at, b"", begun_at == self._stream.visible, False)
-            self._exchange.send(self._live.frame(self._stream, chunk, self._cursor()))
 
     def on_advance(self, stream: Stream) -> None:
         self._pump()
@@ -207,40 +251,68 @@ class EventReader:
         self._detach()
 
     def _pump(self) -> None:
-        exchange, stream = self._exchange, self._stream
-        while exchange.writable and not self._done:
-            if self._position == stream.visible and not stream.visible_closed:
-                return
+        """Send until the client or the stream has had enough; a read off the loop comes back."""
+        if self._pumping or self._reading:
+            return
+        self._pumping = True
+        stream = self.stream
+        while self.exchange.writable and not self._done and not self._reading:
+            at_tail = self._position == stream.visible or self._held_at == stream.visible
+            if at_tail and not stream.visible_closed:
+                break
             if self._position < stream.state.floor:
                 # Trimmed while this reader lagged: its next request is told so.
                 self._finish()
-                return
-            chunk = self._whole_characters(self._live.engine.read(stream, self._position))
-            if chunk is None:
-                return
-            exchange.send(self._live.frame(stream, chunk, self._cursor()))
-            self._position = chunk.end
-            if chunk.closed:
-                self._finish()
+                break
+            self._reading = True
+            self._live.engine.read(stream, self._position, self._deliver, self._reach_bytes)
+        self._pumping = False
+
+    def _deliver(self, found: ReadOutcome) -> None:
+        self._reading = False
+        if self._done:
+            return
+        if isinstance(found, HeadraceError):
+            self._finish()
+            return
+        self._take(found)
+        if not self._pumping:
+            self._pump()
+
+    def _take(self, found: Chunk) -> None:
+        chunk = self._whole_characters(found)
+        if chunk is not None:
+            self._reach_bytes = EVENT_BYTES_MAX
+            self._send(chunk)
+        elif found.up_to_date:
+            self._held_at = found.end
+        else:
+            self._reach_bytes *= 2
+
+    def _send(self, chunk: Chunk) -> None:
+        self.exchange.send(self._live.frame(self.stream, chunk, self._cursor()))
+        self._position = chunk.end
+        if chunk.closed:
+            self._finish()
 
     def _whole_characters(self, chunk: Chunk) -> Chunk | None:
-        """The chunk, cut back to a message that ends with a whole character; None is wait.
+        """The chunk, cut back to a message that ends with a whole character; None is more.
 
         Only text can be cut, and only while more may come: a closed stream ends where it ends,
-        and a full chunk without one clean boundary is not UTF-8 anyway.
+        and what goes on for very long without one clean boundary is not UTF-8 anyway.
         """
-        state = self._stream.state
+        state = self.stream.state
         if state.is_json or not state.is_text or chunk.closed:
             return chunk
         if not sse.ends_inside_character(chunk.data):
             return chunk
-        log = self._stream.log
-        for messages in range(chunk.end.messages - 1, chunk.start.messages, -1):
-            end = log.after(messages)
-            data = chunk.data[: end.bytes - chunk.start.bytes]
+        end, data = chunk.end, chunk.data
+        for length in reversed(chunk.lengths[1:]):
+            end = Position(end.messages - 1, end.bytes - length)
+            data = data[:-length]
             if not sse.ends_inside_character(data):
                 return Chunk(chunk.start, end, data, False, False)
-        return None if chunk.up_to_date else chunk
+        return chunk if len(chunk.data) > CHARACTER_REACH_BYTES_MAX else None
 
     def _cursor(self) -> int:
         """Past what the client echoed at first, and never going back afterwards."""
@@ -251,7 +323,7 @@ class EventReader:
     def _finish(self) -> None:
         if not self._done:
             self._detach()
-            self._exchange.end()
+            self.exchange.end()
 
     def _detach(self) -> None:
         if self._done:
@@ -260,4 +332,4 @@ class EventReader:
         if self._live.rotations is not None:
             self._live.rotations.remove(self)
         self._live.sse_count -= 1
-        self._live.engine.detach_reader(self._stream, self)
+        self._live.engine.detach_reader(self.stream, self)

@@ -222,14 +222,14 @@ class RequestReader:
             self._announced_bytes = 1  # at least: its deadline is that of a body
             return
         length = self._announced_bytes = int(headers[b"content-length"])
+        if length > self._limits.body_bytes_max:
+            self._refuse(BodyTooLarge(self._limits.body_bytes_max))
         if length > SMALL_BODY_BYTES:
-            if length > self._limits.body_bytes_max:
-                self._refuse(BodyTooLarge(self._limits.body_bytes_max))
             self._reserve(length)
 
     def on_body(self, body: bytes) -> None:
         size = self._body_bytes = self._body_bytes + len(body)
-        if size <= SMALL_BODY_BYTES and not self._body:
+        if size <= self._announced_bytes <= SMALL_BODY_BYTES and not self._body:
             self._body = body
         else:
             self._add_part(body, size)

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.engine.engine import (
-    Chunk,
-    Created,
     CreateOutcome,
     Deleted,
     DeleteOutcome,
     Engine,
+    ReadOutcome,
 )
 from headrace.engine.tails import Stream
-from headrace.errors import HeadraceError, InvalidName, MethodNotAllowed
+from headrace.errors import (
+    HeadraceError,
+    InvalidName,
+    MethodNotAllowed,
+    StreamDeleted,
+    StreamNotFound,
+)
 from headrace.http.exchange import Exchange, Request
-from headrace.http.live import LiveReads, answer_long_poll
+from headrace.http.live import LiveReads, long_poll_answer
 from headrace.http.origin import Origins
 from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
 from headrace.protocol import caching, names, responses
@@ -47,10 +52,18 @@ class StreamRoutes:
         if handler is None:
             raise MethodNotAllowed(METHODS)
         path, _, query = target.partition(b"?")
-        handler(request, exchange, path, query)
+        try:
+            handler(request, exchange, path, query)
+        except (StreamNotFound, StreamDeleted) as refusal:
+            problem = responses.problem(refusal)
+            self._engine.settle(refusal.stream, lambda: exchange.respond(problem))
 
-    def _find(self, path: bytes) -> Stream:
-        return self._engine.find(_name(path))
+    def _find_visible(self, path: bytes) -> Stream:
+        """A stream as readers know it: one whose creation is not durable is not there yet."""
+        stream = self._engine.find(_name(path))
+        if not stream.born:
+            raise StreamNotFound(stream.state.name)
+        return stream
 
     def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "append"
@@ -79,14 +92,14 @@ class StreamRoutes:
 
     def _head(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "head"
-        stream = self._find(path)
+        stream = self._find_visible(path)
         exchange.respond(
             responses.metadata(stream.state, stream.visible, closed=stream.visible_closed)
         )
 
     def _read(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "read"
-        stream = self._find(path)
+        stream = self._find_visible(path)
         read = parse_read(query.decode("latin-1"))
         engine = self._engine
         start = engine.start_position(stream, read.start)
@@ -101,17 +114,28 @@ class StreamRoutes:
                 self._live.long_poll(stream, start, read, exchange, private)
                 return
             cursor = self._live.cursor(read.cursor)
-            chunk = engine.read(stream, start)
-            exchange.respond(answer_long_poll(engine, stream, chunk, cursor, private))
+            engine.read(
+                stream,
+                start,
+                lambda found: exchange.respond(
+                    long_poll_answer(engine, stream, found, cursor, private)
+                ),
+            )
         elif read.start == NOW:
             exchange.respond(tail_response(stream))
         else:
-            exchange.respond(self._catch_up(request, stream, engine.read(stream, start)))
+            engine.read(
+                stream,
+                start,
+                lambda found: exchange.respond(self._catch_up(request, stream, found)),
+            )
 
-    def _catch_up(self, request: Request, stream: Stream, chunk: Chunk) -> Response:
-        response = chunk_response(self._engine, stream, chunk, private=is_private(request))
+    def _catch_up(self, request: Request, stream: Stream, found: ReadOutcome) -> Response:
+        if isinstance(found, HeadraceError):
+            return responses.problem(found)
+        response = chunk_response(self._engine, stream, found, private=is_private(request))
         held = request.headers.get(b"if-none-match")
-        if held is not None and caching.matches(held, chunk_etag(stream, chunk)):
+        if held is not None and caching.matches(held, chunk_etag(stream, found)):
             return responses.not_modified(response)
         return response
 
@@ -131,7 +155,12 @@ def _decode(path: bytes) -> str:
 def _create_response(outcome: CreateOutcome, location: str) -> Response:
     if isinstance(outcome, HeadraceError):
         return responses.problem(outcome)
-    return responses.stream_put(outcome.state, location if isinstance(outcome, Created) else None)
+    return responses.stream_put(
+        outcome.state.config.content_type,
+        outcome.tail,
+        closed=outcome.closed,
+        location=location if outcome.created else None,
+    )
 
 
 def _delete_response(outcome: DeleteOutcome) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 from headrace.errors import InvalidOffset, InvalidRequest, OffsetTrimmed, Refused
 from headrace.protocol.offsets import Position
@@ -10,58 +10,43 @@ from headrace.protocol.requests import ForkRequest
 from headrace.protocol.stream import StreamState
 
 
-class Boundaries(Protocol):
-    """Where messages begin and end in one stream."""
-
-    def is_boundary(self, position: Position) -> bool:
-        """Whether `position` lies between two messages."""
-        ...
-
-    def after(self, messages: int) -> Position:
-        """The position after the first `messages` messages."""
-        ...
-
-
-def resolve_point(
-    source: StreamState, boundaries: Boundaries, request: ForkRequest
-) -> Position | Refused:
-    """The position up to which a fork inherits its source.
-
-    A sub-offset counts messages in JSON mode and bytes otherwise; bytes may cut the next message,
-    whose first part then stands as a message of its own in the fork.
-    """
+def fork_anchor(source: StreamState, request: ForkRequest) -> Position | Refused:
+    """The offset a fork is asked at, as far as the source's state can tell."""
     anchor = source.tail if request.offset is None else request.offset
     if anchor.messages > source.tail.messages or anchor.bytes > source.tail.bytes:
         return InvalidOffset(f"Stream-Fork-Offset {anchor} is past the tail {source.tail}.")
     if anchor.bytes < source.floor.bytes:
         return OffsetTrimmed(source.floor.token())
-    if not boundaries.is_boundary(anchor):
+    return anchor
+
+
+def messages_needed(source: StreamState, request: ForkRequest) -> int:
+    """How many messages after the anchor `resolve_point` has to know."""
+    return request.sub_offset if source.is_json else min(1, request.sub_offset)
+
+
+def resolve_point(
+    source: StreamState, anchor: Position, sub_offset: int, following: Sequence[int] | None
+) -> Position | Refused:
+    """The position up to which a fork inherits its source.
+
+    `following` are the lengths of the messages after the anchor, None if it is not a boundary. A
+    sub-offset counts messages in JSON mode and bytes otherwise; bytes may cut the next message,
+    whose first part then stands as a message of its own in the fork.
+    """
+    if following is None:
         return InvalidOffset(f"Stream-Fork-Offset {anchor} is not an offset of this stream.")
-    if not request.sub_offset:
+    if not sub_offset:
         return anchor
     if source.is_json:
-        return _after_messages(source, boundaries, anchor, request.sub_offset)
-    return _after_bytes(source, boundaries, anchor, request.sub_offset)
-
-
-def _after_messages(
-    source: StreamState, boundaries: Boundaries, anchor: Position, count: int
-) -> Position | Refused:
-    left = source.tail.messages - anchor.messages
-    if count > left:
-        return _overshoot(count, f"{left} messages follow the fork offset")
-    return boundaries.after(anchor.messages + count)
-
-
-def _after_bytes(
-    source: StreamState, boundaries: Boundaries, anchor: Position, count: int
-) -> Position | Refused:
-    if anchor == source.tail:
-        return _overshoot(count, "no data follows the fork offset")
-    left = boundaries.after(anchor.messages + 1).bytes - anchor.bytes
-    if count > left:
-        return _overshoot(count, f"the next message has {left} bytes")
-    return Position(anchor.messages + 1, anchor.bytes + count)
+        if sub_offset > len(following):
+            return _overshoot(sub_offset, f"{len(following)} messages follow the fork offset")
+        return Position(anchor.messages + sub_offset, anchor.bytes + sum(following[:sub_offset]))
+    if not following:
+        return _overshoot(sub_offset, "no data follows the fork offset")
+    if sub_offset > following[0]:
+        return _overshoot(sub_offset, f"the next message has {following[0]} bytes")
+    return Position(anchor.messages + 1, anchor.bytes + sub_offset)
 
 
 def _overshoot(count: int, reason: str) -> Refused:

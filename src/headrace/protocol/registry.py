@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import orjson
 
+from headrace.protocol.json_mode import response_body
 from headrace.protocol.stream import StreamState
 
 
@@ -27,3 +28,12 @@ def announce_created(state: StreamState) -> bytes:
 
 def announce_deleted(name: str) -> bytes:
     return orjson.dumps({"type": "stream", "key": name, "headers": {"operation": "delete"}})
+
+
+def note_announced(names: set[str], data: bytes) -> None:
+    """Bring `names` up to date with a range of the registry's log."""
+    for message in orjson.loads(response_body(data)):
+        if message["headers"]["operation"] == "delete":
+            names.discard(message["key"])
+        else:
+            names.add(message["key"])

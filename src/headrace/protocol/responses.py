@@ -47,6 +47,7 @@ REASONS: Final = {
     500: b"Internal Server Error",
     501: b"Not Implemented",
     503: b"Service Unavailable",
+    507: b"Insufficient Storage",
 }
 
 OK: Final = 200
@@ -91,6 +92,12 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.HeadersTooLarge: Problem(431, "headers-too-large", "Headers too large"),
     errors.RateLimited: Problem(429, "rate-limited", "Too many requests"),
     errors.InternalFault: Problem(500, "internal-fault", "Internal fault"),
+    errors.StoredBytesDamaged: Problem(500, "stored-bytes-damaged", "Stored bytes damaged"),
+    errors.DirectoryMismatch: Problem(500, "directory-mismatch", "Directory mismatch"),
+    errors.CommitFailed: Problem(500, "commit-failed", "Commit failed"),
+    errors.InsufficientStorage: Problem(507, "insufficient-storage", "Disk full"),
+    errors.StorageReadOnly: Problem(503, "storage-read-only", "Storage read-only"),
+    errors.DirectoryLocked: Problem(503, "directory-locked", "Directory in use"),
     errors.UnsupportedTransferCoding: Problem(
         501, "unsupported-transfer-coding", "Unsupported transfer coding"
     ),
@@ -137,10 +144,12 @@ def _repeated(outcome: Repeated) -> Response:
     return Response(NO_CONTENT, headers + _NO_STORE)
 
 
-def stream_put(state: StreamState, location: str | None) -> Response:
+def stream_put(
+    content_type: str, tail: Position, *, closed: bool, location: str | None
+) -> Response:
     """Created when a location is given, confirmed when not."""
-    headers = line("Content-Type", state.config.content_type) + _APPENDED % state.tail
-    if state.closed:
+    headers = line("Content-Type", content_type) + _APPENDED % tail
+    if closed:
         headers += _CLOSED
     if location is None:
         return Response(OK, headers)

@@ -8,6 +8,7 @@ U+FFFD.
 
 from __future__ import annotations
 
+import codecs
 import re
 from base64 import b64encode
 from collections.abc import Iterator
@@ -61,12 +62,13 @@ def payload_of(state: StreamState, data: bytes) -> bytes:
 def ends_inside_character(data: bytes) -> bool:
     """Whether `data` stops after the first bytes of a longer UTF-8 sequence."""
     for back in range(1, min(3, len(data)) + 1):
-        byte = data[-back]
-        if byte < 0x80:
+        if data[-back] < 0x80:
             return False
-        if byte >= 0xC0:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return back < length
+        if data[-back] >= 0xC0:
+            try:
+                return codecs.utf_8_decode(data[-back:], "strict", False)[1] == 0
+            except UnicodeDecodeError:
+                return False
     return False
 
 

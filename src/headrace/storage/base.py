@@ -1,39 +1,48 @@
 """What the engine asks of a storage mode.
 
-A change handed to `commit` is durable when its entry comes back through the completion callback,
-in the order of the commits. A log holds exactly the bytes a reader receives.
+Changes are handed to `commit` in order. What a change was about comes back through the
+completion callback once it is durable; `settle` calls back once everything handed in before for
+that stream is. In memory both happen at once. A log holds exactly the bytes a reader receives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
+from headrace.errors import HeadraceError
 from headrace.protocol.offsets import Position
-from headrace.protocol.stream import Appended
+from headrace.protocol.stream import Appended, StreamState
+
+Lengths = Sequence[int]
+
+
+class Range(msgspec.Struct, frozen=True, gc=False):
+    """Whole messages of a stream, and where they end."""
+
+    end: Position
+    data: bytes
+    lengths: Lengths
 
 
 class Log(Protocol):
     """The bytes of one stream and the boundaries of its messages."""
 
-    def append(self, change: Appended) -> None: ...
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        """Messages from `start` up to `limit`: at most `bytes_max`, but at least one.
 
-    def read(self, start_bytes: int, end_bytes: int) -> bytes: ...
-
-    def is_boundary(self, position: Position) -> bool: ...
-
-    def after(self, messages: int) -> Position: ...
-
-    def chunk_end(self, start: Position, end: Position, bytes_max: int) -> Position:
-        """The last boundary within `bytes_max` of `start`, but at least one message on."""
+        None where `start` is not a boundary between two messages.
+        """
         ...
 
-    def trim(self, floor: Position) -> int:
-        """Forget everything before `floor`; the number of bytes given back."""
+    def lengths(self, start: Position, count: int) -> Lengths | None:
+        """Lengths of up to `count` messages from `start`; None where it is not a boundary."""
         ...
 
-    def branch(self, point: Position) -> Log:
-        """A log that continues from `point` of this one."""
+    def is_hot(self, start: Position) -> bool:
+        """Whether reading from `start` touches nothing but memory."""
         ...
 
     @property
@@ -42,19 +51,83 @@ class Log(Protocol):
         ...
 
 
+class Created(msgspec.Struct, frozen=True):
+    """A change: a stream exists, with its first content."""
+
+    state: StreamState
+    initial: Appended
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """A change: a stream is gone for clients; `whole` says that its bytes go too."""
+
+    state: StreamState
+    whole: bool
+
+
+class Trimmed(msgspec.Struct, frozen=True):
+    """A change: history before `floor` is given up."""
+
+    state: StreamState
+    floor: Position
+
+
+Change = Appended | Created | Removed | Trimmed
 Entry = tuple[Any, Any, Any]
 """What one commit is about; storage hands it back unread."""
+
+
+class Recovered(msgspec.Struct):
+    """One stream as it was when the storage was last open."""
+
+    state: StreamState
+    log: Log
 
 
 class Storage(Protocol):
     """One storage mode."""
 
-    def start(self, committed: Callable[[Sequence[Entry]], None]) -> None:
-        """Begin; `committed` receives entries in order, once what they stand for is durable."""
+    @property
+    def refusal(self) -> HeadraceError | None:
+        """Why nothing can be added at present: the disk is full, or read-only."""
         ...
 
-    def new_log(self) -> Log: ...
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
+        """Begin; `committed` receives entries in order, once what they stand for is durable.
 
-    def commit(self, log: Log, change: Appended, entry: Entry) -> None: ...
+        `failed` receives those of which that will never be known; storage stops with it.
+        """
+        ...
+
+    def recover(self) -> Iterable[Recovered]:
+        """The streams that exist, sources before their forks."""
+        ...
+
+    def new_log(self, state: StreamState, source: Log | None) -> Log:
+        """An empty log; a fork's continues `source` from the fork's own tail."""
+        ...
+
+    def commit(self, log: Log, change: Change, entry: Entry | None) -> None: ...
+
+    def settle(self, log: Log, done: Callable[[], None]) -> None: ...
+
+    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Do `work`, which touches a disk, off the loop; then call `done` with its result.
+
+        Where `work` raises a HeadraceError, that is its result.
+        """
+        ...
+
+    async def failed(self) -> None:
+        """Returns never, or raises what a commit died of."""
+        ...
+
+    def tick(self) -> None:
+        """Called about once a second: look whether there is room."""
+        ...
 
     def close(self) -> None: ...

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
-from headrace.protocol.stream import Appended
-from headrace.storage.base import Entry, Log
+from headrace.protocol.stream import Appended, StreamState
+from headrace.storage.base import Change, Created, Entry, Lengths, Log, Range, Recovered, Trimmed
+from headrace.storage.ranges import lengths_by_reading, read_branched
+
+LENGTHS_WINDOW_BYTES = 256 * 1024
 
 
 class MemoryLog:
@@ -29,6 +36,9 @@ class MemoryLog:
     def stored_bytes(self) -> int:
         return len(self.data)
 
+    def is_hot(self, start: Position) -> bool:
+        return True
+
     def append(self, change: Appended) -> None:
         self.data += change.data
         lengths = change.lengths
@@ -40,72 +50,101 @@ class MemoryLog:
             end += length
             self.ends.append(end)
 
-    def read(self, start_bytes: int, end_bytes: int) -> bytes:
-        base = self.base.bytes
-        if start_bytes >= base:
-            return bytes(memoryview(self.data)[start_bytes - base : end_bytes - base])
-        assert self.parent is not None, "read below the floor"
-        inherited = self.parent.read(start_bytes, min(end_bytes, base))
-        if end_bytes <= base:
-            return inherited
-        return inherited + memoryview(self.data)[: end_bytes - base]
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        if not self._is_boundary(start):
+            return None
+        if start.bytes < self.base.bytes:
+            assert self.parent is not None, "read below the floor"
+            return read_branched(self.parent.read, self.read, self.base, start, limit, bytes_max)
+        first = start.messages - self.base.messages
+        count = limit.messages - self.base.messages
+        if limit.bytes - start.bytes > bytes_max:
+            fitting = bisect_right(self.ends, start.bytes + bytes_max)
+            count = min(count, max(fitting, first + 1))
+        ends = self.ends[first:count]
+        end = Position(self.base.messages + count, ends[-1] if ends else start.bytes)
+        offset = self.base.bytes
+        data = bytes(memoryview(self.data)[start.bytes - offset : end.bytes - offset])
+        return Range(end, data, _differences(start.bytes, ends))
 
-    def is_boundary(self, position: Position) -> bool:
+    def lengths(self, start: Position, count: int) -> Lengths | None:
+        if not self._is_boundary(start):
+            return None
+        return lengths_by_reading(self.read, start, self._end(), count, LENGTHS_WINDOW_BYTES)
+
+    def _end(self) -> Position:
+        if not self.ends:
+            return self.base
+        return Position(self.base.messages + len(self.ends), self.ends[-1])
+
+    def _is_boundary(self, position: Position) -> bool:
         own = position.messages - self.base.messages
         if own > 0:
             return own <= len(self.ends) and self.ends[own - 1] == position.bytes
         if position.bytes >= self.base.bytes:
             return position == self.base
-        return self.parent is not None and self.parent.is_boundary(position)
+        return self.parent is not None and self.parent._is_boundary(position)
 
-    def after(self, messages: int) -> Position:
-        own = messages - self.base.messages
-        if own > 0:
-            return Position(messages, self.ends[own - 1])
-        if own == 0 or self.parent is None:
-            return self.base
-        return self.parent.after(messages)
-
-    def chunk_end(self, start: Position, end: Position, bytes_max: int) -> Position:
-        if end.bytes - start.bytes <= bytes_max:
-            return end
-        limit = start.bytes + bytes_max
-        if start.bytes < self.base.bytes and limit < self.base.bytes:
-            assert self.parent is not None, "read below the floor"
-            return min(self.parent.chunk_end(start, self.base, bytes_max), self.base)
-        count = bisect_right(self.ends, limit)
+    def forget(self, byte_count: int) -> None:
+        """Forget at most so many bytes from the front, up to a boundary."""
+        count = bisect_right(self.ends, self.base.bytes + byte_count)
         if count:
-            last = Position(self.base.messages + count, self.ends[count - 1])
-            if last.bytes > start.bytes:
-                return last
-        elif start.bytes < self.base.bytes:
-            return self.base
-        return min(self.after(start.messages + 1), end)
+            self.trim(Position(self.base.messages + count, self.ends[count - 1]))
 
-    def trim(self, floor: Position) -> int:
+    def trim(self, floor: Position) -> None:
         count = bisect_right(self.ends, floor.bytes)
-        given_back = floor.bytes - self.base.bytes
-        del self.data[:given_back]
+        del self.data[: floor.bytes - self.base.bytes]
         del self.ends[:count]
         self.base = floor
-        return given_back
 
-    def branch(self, point: Position) -> MemoryLog:
-        return MemoryLog(point, self)
+
+def _differences(start: int, ends: Sequence[int]) -> Lengths:
+    if len(ends) == 1:
+        return (ends[0] - start,)
+    return [end - begin for begin, end in zip(chain((start,), ends), ends, strict=False)]
 
 
 class MemoryStorage:
     """Commits in the caller's own stack frame."""
 
-    def start(self, committed: Callable[[Sequence[Entry]], None]) -> None:
+    refusal: HeadraceError | None = None
+
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
         self._committed = committed
 
-    def new_log(self) -> MemoryLog:
-        return MemoryLog()
+    def recover(self) -> Iterable[Recovered]:
+        return ()
 
-    def commit(self, log: Log, change: Appended, entry: Entry) -> None:
-        log.append(change)
-        self._committed((entry,))
+    def new_log(self, state: StreamState, source: Log | None) -> MemoryLog:
+        assert source is None or isinstance(source, MemoryLog), "a storage branches its own logs"
+        return MemoryLog(state.tail, source)
+
+    def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
+        assert isinstance(log, MemoryLog), "a storage commits to its own logs"
+        if type(change) is Appended:
+            log.append(change)
+        elif type(change) is Created:
+            log.append(change.initial)
+        elif type(change) is Trimmed:
+            log.trim(change.floor)
+        if entry is not None:
+            self._committed((entry,))
+
+    def settle(self, log: Log, done: Callable[[], None]) -> None:
+        done()
+
+    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        done(work())
+
+    async def failed(self) -> None:
+        await asyncio.Event().wait()
+
+    def tick(self) -> None:
+        """Memory is bounded by the engine."""
 
     def close(self) -> None:
         """Nothing is held outside the process."""

@@ -171,4 +171,6 @@ class SubscriptionManager:
             return position == START
         if position.bytes < stream.state.floor.bytes:
             return True  # no longer kept, so it can no longer be told
-        return position == stream.visible or stream.log.is_boundary(position)
+        if position == stream.visible or not stream.log.is_hot(position):
+            return True  # what is not in memory is not worth a wait: it is within the tail
+        return stream.log.lengths(position, 0) is not None

@@ -1,0 +1,184 @@
+"""acid: LMDB, one transaction per group commit.
+
+Streams are spread over shards, each an LMDB environment with a committer thread of its own. While
+one transaction is being synced the next batch gathers; everything in a batch shares its
+transaction. A fork lives in its source's shard. The number of shards is written down when the
+directory is made, and a directory made with another number is refused.
+
+LMDB itself does not checksum its pages: a flipped bit in one can end the process. Values are
+checksummed by us, so damage to them is reported instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import orjson
+
+from headrace.errors import DirectoryMismatch, HeadraceError
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import Appended, StreamState
+from headrace.storage.acid_shard import Shard
+from headrace.storage.base import (
+    Change,
+    Created,
+    Entry,
+    Lengths,
+    Log,
+    Range,
+    Recovered,
+)
+from headrace.storage.committer import result_or_error
+from headrace.storage.disk import RealDisk
+from headrace.storage.memory import LENGTHS_WINDOW_BYTES, MemoryLog
+from headrace.storage.ranges import lengths_by_reading, read_branched
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+MANIFEST: Final = "acid/manifest.json"
+HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that is kept in memory
+COLD_READERS_MAX: Final = 4
+
+
+class AcidLog:
+    """One stream: its end in memory, all of it in its shard."""
+
+    __slots__ = ("base", "parent", "shard", "state", "tail")
+
+    def __init__(self, state: StreamState, shard: Shard, parent: AcidLog | None) -> None:
+        self.state = state
+        self.shard = shard
+        self.parent = parent
+        self.base: Position = state.config.fork.point if state.config.fork else state.floor
+        self.tail = MemoryLog(state.tail)
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.state.tail.bytes - max(self.base, self.state.floor).bytes
+
+    def is_hot(self, start: Position) -> bool:
+        if start.bytes >= self.tail.base.bytes:
+            return True
+        return (
+            self.parent is not None
+            and start.bytes < self.base.bytes
+            and self.tail.base == self.base
+            and self.parent.is_hot(start)
+        )
+
+    def append(self, change: Appended) -> None:
+        tail = self.tail
+        tail.append(change)
+        if len(tail.data) > HOT_BYTES_MAX:
+            tail.forget(len(tail.data) - HOT_BYTES_MAX // 2)
+
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        if start.bytes < self.base.bytes and self.parent is not None:
+            return read_branched(
+                self.parent.read, self._read_own, self.base, start, limit, bytes_max
+            )
+        return self._read_own(start, limit, bytes_max)
+
+    def _read_own(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        if start.bytes >= self.tail.base.bytes:
+            return self.tail.read(start, limit, bytes_max)
+        return self.shard.read(self.state.id, start, limit, bytes_max)
+
+    def lengths(self, start: Position, count: int) -> Lengths | None:
+        limit = self.state.tail
+        return lengths_by_reading(self.read, start, limit, count, LENGTHS_WINDOW_BYTES)
+
+
+class AcidStorage:
+    def __init__(self, directory: Path, shard_count: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._disk = RealDisk(directory)
+        self._disk.lock()
+        self._disk.make_directory("acid")
+        self._check_manifest(directory, shard_count)
+        self._loop = loop
+        self._shards = [
+            Shard(directory / "acid" / f"shard-{number:03d}", loop) for number in range(shard_count)
+        ]
+        self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
+        self.refusal: HeadraceError | None = None
+        self.tick()
+
+    def _check_manifest(self, directory: Path, shard_count: int) -> None:
+        wanted = {"format": FORMAT, "shards": shard_count}
+        if "manifest.json" not in self._disk.list("acid"):
+            self._write_manifest(orjson.dumps(wanted))
+            return
+        file = self._disk.open(MANIFEST)
+        found = orjson.loads(file.read(0, file.size()))
+        file.close()
+        if found != wanted:
+            raise DirectoryMismatch(str(directory), str(found), str(wanted))
+
+    def _write_manifest(self, text: bytes) -> None:
+        file = self._disk.open(f"{MANIFEST}.new", create=True)
+        file.write(0, text)
+        file.sync()
+        file.close()
+        self._disk.rename(f"{MANIFEST}.new", MANIFEST)
+        self._disk.sync_directory("acid")
+
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
+        for shard in self._shards:
+            shard.committer.start(committed, failed)
+
+    async def failed(self) -> None:
+        """Returns never, or raises what a commit died of."""
+        await asyncio.gather(*(shard.committer.failed() for shard in self._shards))
+
+    def recover(self) -> Iterable[Recovered]:
+        states = [(state, shard) for shard in self._shards for state in shard.recover()]
+        states.sort(key=lambda found: found[0].id)
+        logs: dict[int, AcidLog] = {}
+        for state, shard in states:
+            fork = state.config.fork
+            parent = logs[fork.source_id] if fork is not None else None
+            log = logs[state.id] = AcidLog(state, shard, parent)
+            yield Recovered(state, log)
+
+    def new_log(self, state: StreamState, source: Log | None) -> AcidLog:
+        if source is None:
+            place = google_crc32c.value(state.name.encode()) % len(self._shards)
+            return AcidLog(state, self._shards[place], None)
+        assert isinstance(source, AcidLog), "a storage branches its own logs"
+        return AcidLog(state, source.shard, source)
+
+    def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
+        assert isinstance(log, AcidLog), "a storage commits to its own logs"
+        if isinstance(change, Appended):
+            log.append(change)
+        elif isinstance(change, Created):
+            log.append(change.initial)
+        log.shard.add(log.state, change, entry)
+
+    def settle(self, log: Log, done: Callable[[], None]) -> None:
+        assert isinstance(log, AcidLog), "a storage settles its own logs"
+        log.shard.committer.settle(done)
+
+    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        future = self._loop.run_in_executor(self._cold, work)
+        future.add_done_callback(lambda finished: done(result_or_error(finished)))
+
+    def tick(self) -> None:
+        self.refusal = self._disk.refusal()
+
+    def close(self) -> None:
+        for shard in self._shards:
+            shard.close()
+        self._cold.shutdown()
+        self._disk.close()

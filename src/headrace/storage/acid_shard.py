@@ -1,0 +1,193 @@
+"""One shard of acid: an LMDB environment and the thread that writes to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import lmdb
+
+from headrace.errors import StoredBytesDamaged
+from headrace.protocol.offsets import Position
+from headrace.protocol.producers import ProducerState
+from headrace.protocol.stream import Appended, StreamState
+from headrace.storage import acid_records as records
+from headrace.storage.base import Change, Created, Entry, Range, Trimmed
+from headrace.storage.committer import Committer
+from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
+
+MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
+CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
+RECEIPT_SLOTS: Final = 64
+
+
+class Work(NamedTuple):
+    """One change, and where it left its stream: by the time it is written, that has gone on."""
+
+    state: StreamState
+    change: Change
+    head: HeadRecord
+
+
+class Shard:
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._environment = lmdb.open(
+            str(path), map_size=MAP_BYTES, max_dbs=len(records.DATABASES), max_readers=64
+        )
+        self._databases = {name: self._environment.open_db(name) for name in records.DATABASES}
+        self.committer: Committer[Work] = Committer(loop, "headrace-commit", self._write)
+
+    def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
+        self.committer.add(Work(state, change, head_of(state)), entry)
+
+    def _write(self, batch: list[Work]) -> None:
+        """On the committer's thread: one transaction, synced when this returns."""
+        if batch:
+            with self._environment.begin(write=True) as transaction:
+                Writer(transaction, self._databases).write(batch)
+
+    def close(self) -> None:
+        self.committer.close()
+        self._environment.close()
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def read(
+        self, stream_id: int, start: Position, limit: Position, bytes_max: int
+    ) -> Range | None:
+        with self._environment.begin(buffers=True) as transaction:
+            cursor = transaction.cursor(self._databases[b"data"])
+            return records.read_range(cursor, stream_id, start, limit, bytes_max)
+
+    def recover(self) -> Iterator[StreamState]:
+        with self._environment.begin() as transaction:
+            for key, value in transaction.cursor(self._databases[b"streams"]):
+                stream = records.unseal("streams", key, value)
+                head = transaction.get(key, db=self._databases[b"heads"])
+                if head is None:
+                    raise StoredBytesDamaged("heads", key.hex())
+                stream_id = int.from_bytes(key, "big")
+                state = decode_state(stream_id, stream, records.unseal("heads", key, head))
+                self._recover_producers(transaction, key, state)
+                yield state
+
+    def _recover_producers(self, transaction: Any, prefix: bytes, state: StreamState) -> None:
+        receipts = self._with_prefix(transaction, b"receipts", prefix)
+        by_producer: dict[bytes, list[bytes]] = {}
+        for key, payload in receipts:
+            by_producer.setdefault(key[:-1], []).append(payload)
+        for key, payload in self._with_prefix(transaction, b"producers", prefix):
+            record = records.decode_producer(payload)
+            producer = ProducerState(record.epoch, record.seq, [])
+            records.restore_receipts(producer, by_producer.get(key, []))
+            if state.producers is None:
+                state.producers = {}
+            state.producers[record.id] = producer
+
+    def _with_prefix(
+        self, transaction: Any, name: bytes, prefix: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        cursor = transaction.cursor(self._databases[name])
+        found = cursor.set_range(prefix)
+        while found and cursor.key().startswith(prefix):
+            yield cursor.key(), records.unseal(name.decode(), cursor.key(), cursor.value())
+            found = cursor.next()
+
+
+class Writer:
+    """Puts one batch into one transaction."""
+
+    def __init__(self, transaction: Any, databases: dict[bytes, Any]) -> None:
+        self._transaction = transaction
+        self._databases = databases
+        self._pieces: dict[int, list[Appended]] = {}
+        self._gone: set[int] = set()
+
+    def write(self, batch: list[Work]) -> None:
+        heads = {work.state.id: work.head for work in batch}
+        for state, change, _ in batch:
+            if isinstance(change, Appended):
+                self._append(state, change)
+            elif isinstance(change, Created):
+                key = records.stream_key(state.id)
+                self._put(b"streams", key, encode_stream(state))
+                self._append(state, change.initial)
+            elif isinstance(change, Trimmed):
+                self._flush(state.id)
+                self._delete_data(state.id, change.floor.bytes)
+            elif change.whole:
+                self._pieces.pop(state.id, None)
+                self._delete_stream(state.id)
+                self._gone.add(state.id)
+        for stream_id in list(self._pieces):
+            self._flush(stream_id)
+        for stream_id, head in heads.items():
+            if stream_id not in self._gone:
+                self._put(b"heads", records.stream_key(stream_id), encode_head(head))
+
+    def _append(self, state: StreamState, change: Appended) -> None:
+        if change.data:
+            self._pieces.setdefault(state.id, []).append(change)
+        producer = change.producer
+        if producer is None:
+            return
+        key = records.producer_key(state.id, producer.id)
+        value = records.encode_producer(producer.id, producer.epoch, producer.seq)
+        self._put(b"producers", key, value)
+        slot = key + bytes((producer.seq % RECEIPT_SLOTS,))
+        receipt = records.encode_receipt(producer.epoch, producer.seq, change.end)
+        self._put(b"receipts", slot, receipt)
+
+    def _flush(self, stream_id: int) -> None:
+        """What the batch adds to one stream, as few values of bounded size."""
+        pieces = self._pieces.pop(stream_id, [])
+        start, lengths, data = None, [], bytearray()
+        for piece in pieces:
+            offset = 0
+            position = piece.start
+            for length in piece.lengths:
+                if start is not None and len(data) + length > CHUNK_BYTES_MAX:
+                    self._put_chunk(stream_id, start, lengths, bytes(data))
+                    start, lengths, data = None, [], bytearray()
+                if start is None:
+                    start = position
+                lengths.append(length)
+                data += piece.data[offset : offset + length]
+                offset += length
+                position = Position(position.messages + 1, position.bytes + length)
+        if start is not None:
+            self._put_chunk(stream_id, start, lengths, bytes(data))
+
+    def _put_chunk(self, stream_id: int, start: Position, lengths: list[int], data: bytes) -> None:
+        key = records.data_key(stream_id, start.bytes)
+        self._put(b"data", key, records.encode_chunk(start, lengths, data))
+
+    def _put(self, database: bytes, key: bytes, payload: bytes) -> None:
+        self._transaction.put(key, records.seal(key, payload), db=self._databases[database])
+
+    def _delete_data(self, stream_id: int, before: int) -> None:
+        """Chunks that end at or before the byte `before`."""
+        cursor = self._transaction.cursor(self._databases[b"data"])
+        prefix = records.stream_key(stream_id)
+        found = cursor.set_range(prefix)
+        previous: bytes | None = None
+        while found and cursor.key().startswith(prefix):
+            key = cursor.key()
+            if int.from_bytes(key[8:], "big") > before:
+                break
+            if previous is not None:
+                self._transaction.delete(previous, db=self._databases[b"data"])
+                cursor = self._transaction.cursor(self._databases[b"data"])
+                cursor.set_key(key)
+            previous = key
+            found = cursor.next()
+
+    def _delete_stream(self, stream_id: int) -> None:
+        prefix = records.stream_key(stream_id)
+        for name in records.DATABASES:
+            cursor = self._transaction.cursor(self._databases[name])
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                found = cursor.delete()

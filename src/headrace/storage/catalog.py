@@ -1,0 +1,193 @@
+"""The catalog: every stream as of one point of the journal.
+
+A log of records, each the whole state of one stream, the last one for a stream being the one that
+counts. `catalog/current` says which log is in use, how many of its bytes count and up to which
+frame of the journal they speak; it is replaced whole. What stands behind those bytes is an
+unfinished checkpoint and void; anything wrong before them is damage.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from headrace.errors import DirectoryMismatch, StoredBytesDamaged
+from headrace.protocol.offsets import Position
+from headrace.protocol.producers import ProducerState
+from headrace.protocol.stream import StreamState
+from headrace.storage.disk import Disk
+from headrace.storage.records import (
+    HeadRecord,
+    StreamRecord,
+    head_of,
+    restore_state,
+    stream_record,
+)
+from headrace.storage.stream_files import Sizes
+
+DIRECTORY: Final = "catalog"
+CURRENT: Final = "catalog/current"
+FORMAT: Final = 1
+_RECORD = struct.Struct("<II")  # crc, length
+STALE_BYTES_MIN: Final = 1024 * 1024
+
+
+class CatalogEntry(msgspec.Struct, array_like=True):
+    """One stream; `stream` None says that it is gone."""
+
+    id: int
+    stream: StreamRecord | None
+    head: HeadRecord | None = None
+    producers: list[tuple[bytes, int, int, list[tuple[int, int]]]] = []
+    blocks: int = 0
+    lengths_bytes: int = 0
+
+
+class Current(msgspec.Struct, array_like=True):
+    format: int
+    log: int
+    log_bytes: int
+    applied_lsn: int
+
+
+def entry_of(state: StreamState, sizes: Sizes) -> CatalogEntry:
+    producers = [
+        (name, producer.epoch, producer.seq, [(*receipt,) for receipt in producer.receipts])
+        for name, producer in (state.producers or {}).items()
+    ]
+    return CatalogEntry(
+        state.id, stream_record(state), head_of(state), producers, sizes.blocks, sizes.lengths_bytes
+    )
+
+
+def state_of(entry: CatalogEntry) -> StreamState:
+    assert entry.stream is not None, "a stream that exists has a record"
+    assert entry.head is not None, "and stands somewhere"
+    state = restore_state(entry.id, entry.stream, entry.head)
+    if entry.producers:
+        state.producers = {
+            name: ProducerState(epoch, seq, [Position(*receipt) for receipt in receipts])
+            for name, epoch, seq, receipts in entry.producers
+        }
+    return state
+
+
+class Catalog:
+    def __init__(self, disk: Disk, *, sync: bool = True) -> None:
+        self._disk = disk
+        self._sync = sync
+        self._live_bytes: dict[int, int] = {}
+        disk.make_directory(DIRECTORY)
+        self.current = self._read_current()
+
+    def _read_current(self) -> Current:
+        if "current" not in self._disk.list(DIRECTORY):
+            return Current(FORMAT, 1, 0, 0)
+        file = self._disk.open(CURRENT)
+        sealed = file.read(0, file.size())
+        file.close()
+        payload = sealed[4:]
+        if len(sealed) < 4 or struct.unpack_from("<I", sealed)[0] != google_crc32c.value(payload):
+            raise StoredBytesDamaged(CURRENT, "0")
+        current = msgspec.msgpack.decode(payload, type=Current)
+        if current.format != FORMAT:
+            raise DirectoryMismatch("", f"format {current.format}", f"format {FORMAT}")
+        return current
+
+    def _log_name(self, number: int) -> str:
+        return f"{DIRECTORY}/log-{number:016d}"
+
+    def load(self) -> dict[int, CatalogEntry]:
+        """Every stream of the catalog, by id."""
+        entries: dict[int, CatalogEntry] = {}
+        for size, entry in self._entries():
+            if entry.stream is None:
+                entries.pop(entry.id, None)
+                self._live_bytes.pop(entry.id, None)
+            else:
+                entries[entry.id] = entry
+                self._live_bytes[entry.id] = size
+        return entries
+
+    def _entries(self) -> Iterator[tuple[int, CatalogEntry]]:
+        if not self.current.log_bytes:
+            return
+        name = self._log_name(self.current.log)
+        file = self._disk.open(name)
+        log = file.read(0, self.current.log_bytes)
+        file.close()
+        position = 0
+        while position < self.current.log_bytes:
+            begin = position + _RECORD.size
+            if begin > len(log):
+                raise StoredBytesDamaged(name, str(position))
+            crc, length = _RECORD.unpack_from(log, position)
+            payload = log[begin : begin + length]
+            if len(payload) != length or google_crc32c.value(payload) != crc:
+                raise StoredBytesDamaged(name, str(position))
+            yield _RECORD.size + length, msgspec.msgpack.decode(payload, type=CatalogEntry)
+            position = begin + length
+
+    def commit(self, entries: list[CatalogEntry], applied_lsn: int) -> None:
+        """Write the changed streams down; they count once `current` says so."""
+        log, log_bytes = self.current.log, self.current.log_bytes
+        data = self._append(entries)
+        name = self._log_name(log)
+        file = self._disk.open(name, create=True)
+        file.write(log_bytes, data)
+        if self._sync:
+            file.sync()
+        file.close()
+        if not log_bytes:
+            self._disk.sync_directory(DIRECTORY)
+        self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn))
+        if self.is_stale:
+            self._compact()
+
+    def _append(self, entries: list[CatalogEntry]) -> bytes:
+        parts: list[bytes] = []
+        for entry in entries:
+            payload = msgspec.msgpack.encode(entry)
+            parts += (_RECORD.pack(google_crc32c.value(payload), len(payload)), payload)
+            if entry.stream is None:
+                self._live_bytes.pop(entry.id, None)
+            else:
+                self._live_bytes[entry.id] = _RECORD.size + len(payload)
+        return b"".join(parts)
+
+    @property
+    def is_stale(self) -> bool:
+        return self.current.log_bytes > 2 * sum(self._live_bytes.values()) + STALE_BYTES_MIN
+
+    def _compact(self) -> None:
+        """A new log with every stream once; the old one goes when the new one counts."""
+        old = self.current
+        entries = list(self.load().values())
+        data = self._append(entries)
+        number = old.log + 1
+        file = self._disk.open(self._log_name(number), create=True)
+        file.truncate(0)
+        file.write(0, data)
+        if self._sync:
+            file.sync()
+        file.close()
+        self._disk.sync_directory(DIRECTORY)
+        self._replace_current(Current(FORMAT, number, len(data), old.applied_lsn))
+        self._disk.remove(self._log_name(old.log))
+
+    def _replace_current(self, current: Current) -> None:
+        payload = msgspec.msgpack.encode(current)
+        file = self._disk.open(f"{CURRENT}.new", create=True)
+        file.truncate(0)
+        file.write(0, struct.pack("<I", google_crc32c.value(payload)) + payload)
+        if self._sync:
+            file.sync()
+        file.close()
+        self._disk.rename(f"{CURRENT}.new", CURRENT)
+        if self._sync:
+            self._disk.sync_directory(DIRECTORY)
+        self.current = current

@@ -1,0 +1,127 @@
+"""Checkpoints: what the journal says, carried over into stream files and catalog.
+
+A function of full segments and the catalog, never of the engine's memory: recovery after a crash
+in the middle runs the same code over the same input. Order: stream files, sync, catalog, and only
+then may segments be used again and files of deleted streams go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.limits import Limits
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import Appended, StreamState, apply_append
+from headrace.storage import stream_files
+from headrace.storage.catalog import Catalog, CatalogEntry, entry_of, state_of
+from headrace.storage.disk import Disk
+from headrace.storage.frames import AppendFrame, CreateFrame, Frame, RemoveFrame
+from headrace.storage.records import new_state
+from headrace.storage.stream_files import Sizes, StreamWriter
+
+SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
+
+
+@dataclass
+class _Stream:
+    """A stream as the checkpoint knows it, and what it adds to its files."""
+
+    state: StreamState
+    sizes: Sizes
+    changes: list[Appended] = field(default_factory=list)
+    dirty: bool = False
+    gone: bool = False
+
+
+def base_of(state: StreamState) -> Position:
+    """Where a stream's own bytes begin."""
+    fork = state.config.fork
+    return fork.point if fork is not None else Position(0, 0)
+
+
+class Checkpointer:
+    """Keeps its own copy of every stream's state, as of the last checkpoint."""
+
+    def __init__(self, disk: Disk, catalog: Catalog, limits: Limits, *, sync: bool) -> None:
+        self._disk = disk
+        self._catalog = catalog
+        self._limits = limits
+        self._sync = sync
+        self._streams = {
+            entry.id: _Stream(state_of(entry), Sizes(entry.blocks, entry.lengths_bytes))
+            for entry in catalog.load().values()
+        }
+        disk.make_directory(stream_files.DIRECTORY)
+
+    def run(self, numbered: Iterable[tuple[int, Frame]]) -> dict[int, tuple[Position, int]]:
+        """Carry frames over; where each stream's files then end, and their number of blocks."""
+        applied_lsn = self._catalog.current.applied_lsn
+        for lsn, frame in numbered:
+            if lsn > applied_lsn:
+                self._apply(frame)
+                applied_lsn = lsn
+        dirty = [stream for stream in self._streams.values() if stream.dirty]
+        self._write_files([stream for stream in dirty if stream.changes and not stream.gone])
+        self._catalog.commit([self._entry(stream) for stream in dirty], applied_lsn)
+        flushed = {}
+        for stream in dirty:
+            stream.dirty = False
+            stream.changes.clear()
+            if stream.gone:
+                stream_files.remove(self._disk, stream.state.id)
+                del self._streams[stream.state.id]
+            else:
+                flushed[stream.state.id] = (stream.state.tail, stream.sizes.blocks)
+        return flushed
+
+    def _apply(self, frame: Frame) -> None:
+        if isinstance(frame, CreateFrame):
+            state = new_state(frame.stream_id, frame.stream)
+            self._streams[frame.stream_id] = _Stream(state, Sizes())
+            self._append(frame.initial)
+        elif isinstance(frame, AppendFrame):
+            self._append(frame)
+        elif isinstance(frame, RemoveFrame):
+            stream = self._streams[frame.stream_id]
+            stream.state.deleted = stream.dirty = True
+            stream.gone = frame.whole
+        else:
+            stream = self._streams[frame.stream_id]
+            stream.state.floor = Position(*frame.floor)
+            stream.dirty = True
+
+    def _append(self, frame: AppendFrame) -> None:
+        stream = self._streams[frame.stream_id]
+        change = frame.change()
+        apply_append(stream.state, change, frame.now_ms, self._limits)
+        stream.dirty = True
+        if change.data:
+            stream.changes.append(change)
+
+    def _write_files(self, streams: list[_Stream]) -> None:
+        each = self._sync and len(streams) <= SYNC_EACH_MAX
+        for stream in streams:
+            state = stream.state
+            writer = StreamWriter(self._disk, state.id, base_of(state).bytes, stream.sizes)
+            writer.add(
+                stream.changes[0].start,
+                [length for change in stream.changes for length in change.lengths],
+                b"".join(change.data for change in stream.changes),
+            )
+            stream.sizes = writer.sizes
+            if each:
+                writer.sync()
+            writer.close()
+        if self._sync and streams:
+            if each:
+                for directory in {stream_files.folder(s.state.id) for s in streams}:
+                    self._disk.sync_directory(directory)
+                self._disk.sync_directory(stream_files.DIRECTORY)
+            else:
+                self._disk.sync_everything()
+
+    def _entry(self, stream: _Stream) -> CatalogEntry:
+        if stream.gone:
+            return CatalogEntry(stream.state.id, None)
+        return entry_of(stream.state, stream.sizes)

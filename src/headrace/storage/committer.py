@@ -1,0 +1,130 @@
+"""Group commit: while one batch is being made durable, the next one gathers.
+
+One thread writes; the event loop never waits for it. Everything in a batch is answered by one
+completion call, in the order it came. After a failure nothing more is written: what was decided
+on a batch that may be lost cannot be taken back piece by piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from headrace.errors import HeadraceError
+from headrace.storage.base import Entry
+
+logger = logging.getLogger(__name__)
+
+W = TypeVar("W")
+Committed = Callable[[Sequence[Entry]], None]
+
+
+class Committer(Generic[W]):
+    """Hands what `add` collects to `write`, on a thread of its own, batch by batch."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, name: str, write: Callable[[list[W]], None]
+    ) -> None:
+        self._loop = loop
+        self._write = write
+        self._work: list[W] = []
+        self._waiting: list[Entry | Callable[[], None]] = []
+        self._busy = False
+        self._scheduled = False
+        self._thread = ThreadPoolExecutor(1, name)
+        self._failure: asyncio.Future[None] = loop.create_future()
+
+    def start(self, committed: Committed, failed: Committed) -> None:
+        self._committed = committed
+        self._failed = failed
+
+    async def failed(self) -> None:
+        """Returns never, or raises what writing died of."""
+        await asyncio.shield(self._failure)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._busy or self._work or self._waiting)
+
+    def add(self, work: W, entry: Entry | None) -> None:
+        if self._failure.done():
+            self._failed([entry] if entry is not None else [])
+            return
+        self._work.append(work)
+        if entry is not None:
+            self._waiting.append(entry)
+        self._schedule()
+
+    def settle(self, done: Callable[[], None]) -> None:
+        """Call back when everything added so far is durable."""
+        if self.is_idle:
+            done()
+        else:
+            self._waiting.append(done)
+            self._schedule()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do something else on the writing thread, between two batches."""
+        future = self._loop.run_in_executor(self._thread, work)
+        future.add_done_callback(self._ran)
+
+    def _ran(self, finished: asyncio.Future[None]) -> None:
+        error = finished.exception()
+        if error is not None:
+            self._fail([], error)
+
+    def _schedule(self) -> None:
+        if not self._busy and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        self._busy = True
+        work, self._work = self._work, []
+        waiting, self._waiting = self._waiting, []
+        future = self._loop.run_in_executor(self._thread, self._write, work)
+        future.add_done_callback(lambda finished: self._finished(waiting, finished))
+
+    def _finished(
+        self, waiting: list[Entry | Callable[[], None]], finished: asyncio.Future[None]
+    ) -> None:
+        error = finished.exception()
+        if error is not None:
+            self._fail(waiting, error)
+            return
+        self._busy = False
+        if self._work or self._waiting:
+            self._begin()
+        entries: list[Entry] = []
+        for item in waiting:
+            if isinstance(item, tuple):
+                entries.append(item)
+                continue
+            if entries:
+                self._committed(entries)
+                entries = []
+            item()
+        if entries:
+            self._committed(entries)
+
+    def _fail(self, waiting: list[Entry | Callable[[], None]], error: BaseException) -> None:
+        logger.critical("a commit failed; stopping", exc_info=error)
+        if not self._failure.done():
+            self._failure.set_exception(error)
+        unknown = waiting + self._waiting
+        self._waiting = []
+        self._failed([item for item in unknown if isinstance(item, tuple)])
+
+    def close(self) -> None:
+        self._failure.cancel()
+        self._thread.shutdown()
+
+
+def result_or_error(finished: asyncio.Future[Any]) -> Any:
+    """What work off the loop came to; damage is an answer, anything else is a defect."""
+    error = finished.exception()
+    return error if isinstance(error, HeadraceError) else finished.result()

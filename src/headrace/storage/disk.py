@@ -1,0 +1,197 @@
+"""The only door to the file system.
+
+Names are relative to the data directory. A write is in the page cache until `sync`; a name made,
+renamed or removed is certain only after `sync_directory`. Everything that stores goes through
+this seam, so that a simulated disk can stand in for it: see `headrace.testing.disk`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+from headrace.errors import (
+    DirectoryLocked,
+    HeadraceError,
+    InsufficientStorage,
+    StorageReadOnly,
+)
+
+_PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+LOCK_NAME: Final = "lock"
+# Writing stops while there is still room for what is under way, and for deletes.
+RESERVE_BYTES_MAX: Final = 256 * 1024 * 1024
+RESERVE_SHARE: Final = 8
+
+
+class DiskFile(Protocol):
+    """An open file."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def write(self, offset: int, data: bytes) -> None: ...
+
+    def sync(self) -> None:
+        """Return when everything written before is on the medium."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def punch(self, offset: int, size: int) -> None:
+        """Give the space of a range back; it reads as zeros from then on."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A data directory."""
+
+    def open(self, name: str, *, create: bool = False) -> DiskFile: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted; a directory that does not exist holds none."""
+        ...
+
+    def make_directory(self, name: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def sync_directory(self, name: str) -> None: ...
+
+    def sync_everything(self) -> None:
+        """One call instead of a sync per file."""
+        ...
+
+    def refusal(self) -> HeadraceError | None:
+        """Why nothing should be written at present: too little room, or read-only."""
+        ...
+
+    def lock(self) -> None:
+        """Take the directory for this process, or raise DirectoryLocked."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RealFile:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        while data and len(data) < size:
+            more = os.pread(self._fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, offset: int, data: bytes) -> None:
+        written = os.pwrite(self._fd, data, offset)
+        while written < len(data):
+            written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def punch(self, offset: int, size: int) -> None:
+        if _libc.fallocate(self._fd, _PUNCH_HOLE, offset, size) != 0:
+            number = ctypes.get_errno()
+            if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(number, os.strerror(number))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk:
+    """The file system, below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock_fd: int | None = None
+
+    def open(self, name: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(self._root / name, flags, 0o600))
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._root / directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, name: str) -> None:
+        os.makedirs(self._root / name, mode=0o700, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._root / old, self._root / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self._root / name)
+
+    def sync_directory(self, name: str) -> None:
+        fd = os.open(self._root / name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_everything(self) -> None:
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(fd) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+        finally:
+            os.close(fd)
+
+    def refusal(self) -> HeadraceError | None:
+        found = os.statvfs(self._root)
+        if found.f_flag & os.ST_RDONLY:
+            return StorageReadOnly()
+        free_bytes = found.f_bavail * found.f_frsize
+        total_bytes = found.f_blocks * found.f_frsize
+        reserve_bytes = min(RESERVE_BYTES_MAX, total_bytes // RESERVE_SHARE)
+        if free_bytes < reserve_bytes:
+            return InsufficientStorage(free_bytes, reserve_bytes)
+        return None
+
+    def lock(self) -> None:
+        self.make_directory("")
+        fd = os.open(self._root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise DirectoryLocked(str(self._root)) from None
+        self._lock_fd = fd
+
+    def close(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
+_libc.syncfs.argtypes = (ctypes.c_int,)

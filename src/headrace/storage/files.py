@@ -1,0 +1,272 @@
+"""file-durable and file-fast: one journal, one sync, all streams.
+
+A change is durable when the batch it is in is synced (file-fast skips the sync, and says so). The
+bytes stay in memory until a checkpoint has carried them over into the stream's files; from then on
+only the end of a stream is kept in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from headrace.clock import Clock
+from headrace.errors import HeadraceError, Overloaded
+from headrace.limits import Limits
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import Appended, StreamState, apply_append
+from headrace.storage.base import (
+    Change,
+    Created,
+    Entry,
+    Lengths,
+    Log,
+    Range,
+    Recovered,
+)
+from headrace.storage.catalog import Catalog, state_of
+from headrace.storage.checkpoint import Checkpointer, base_of
+from headrace.storage.committer import Committer, result_or_error
+from headrace.storage.disk import Disk
+from headrace.storage.frames import (
+    AppendFrame,
+    CreateFrame,
+    Frame,
+    RemoveFrame,
+    frame_of,
+)
+from headrace.storage.journal import SEGMENT_BYTES, Journal
+from headrace.storage.memory import LENGTHS_WINDOW_BYTES, MemoryLog
+from headrace.storage.ranges import lengths_by_reading, read_branched
+from headrace.storage.records import new_state
+from headrace.storage.stream_files import StreamReader
+
+logger = logging.getLogger(__name__)
+
+HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
+PINNED_BYTES_MAX: Final = 512 * 1024 * 1024  # not yet in stream files; past this nothing is added
+WORKERS_MAX: Final = 4
+
+
+class FileLog:
+    """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
+
+    __slots__ = ("base", "blocks", "disk", "flushed", "parent", "state", "tail")
+
+    def __init__(
+        self, disk: Disk, state: StreamState, parent: FileLog | None, blocks: int = 0
+    ) -> None:
+        self.disk = disk
+        self.state = state
+        self.parent = parent
+        self.base = base_of(state)
+        self.blocks = blocks
+        self.flushed: Position = state.tail
+        self.tail = MemoryLog(state.tail)
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.state.tail.bytes - max(self.base, self.state.floor).bytes
+
+    def is_hot(self, start: Position) -> bool:
+        if start.bytes >= self.tail.base.bytes:
+            return True
+        return (
+            self.parent is not None
+            and start.bytes < self.base.bytes
+            and self.tail.base == self.base
+            and self.parent.is_hot(start)
+        )
+
+    def flush(self, end: Position, blocks: int) -> int:
+        """A checkpoint has everything up to `end` in files; bytes that need no memory now."""
+        before = len(self.tail.data)
+        self.flushed = end
+        self.blocks = blocks
+        surplus = self.flushed.bytes - self.tail.base.bytes - HOT_BYTES_MAX
+        if surplus > 0:
+            self.tail.forget(surplus)
+        return before - len(self.tail.data)
+
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        if start.bytes < self.base.bytes and self.parent is not None:
+            return read_branched(
+                self.parent.read, self._read_own, self.base, start, limit, bytes_max
+            )
+        return self._read_own(start, limit, bytes_max)
+
+    def _read_own(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        if start.bytes >= self.tail.base.bytes:
+            return self.tail.read(start, limit, bytes_max)
+        reader = StreamReader(self.disk, self.state.id, self.base.bytes, self.blocks)
+        try:
+            return reader.read(start, min(limit, self.flushed), bytes_max)
+        finally:
+            reader.close()
+
+    def lengths(self, start: Position, count: int) -> Lengths | None:
+        limit = self.state.tail
+        return lengths_by_reading(self.read, start, limit, count, LENGTHS_WINDOW_BYTES)
+
+
+class FileStorage:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        sync: bool,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        disk.lock()
+        self._disk = disk
+        self._clock = clock
+        self._limits = limits
+        self._sync = sync
+        self._loop = loop
+        self._catalog = Catalog(disk, sync=sync)
+        self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
+        self._committer: Committer[Frame] = Committer(loop, "headrace-journal", self._write)
+        self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
+        self._logs: dict[int, FileLog] = {}
+        self._checkpointer: Checkpointer | None = None
+        self._checkpointing = False
+        self._failure: asyncio.Future[None] = loop.create_future()
+        self._pinned_bytes = 0
+        self._disk_refusal = disk.refusal()
+
+    # -- the life of the storage -----------------------------------------------------------
+
+    def start(
+        self,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry]], None],
+    ) -> None:
+        self._committer.start(committed, failed)
+
+    def recover(self) -> Iterable[Recovered]:
+        for entry in self._catalog.load().values():
+            state = state_of(entry)
+            fork = state.config.fork
+            parent = self._logs[fork.source_id] if fork is not None else None
+            self._logs[state.id] = FileLog(self._disk, state, parent, entry.blocks)
+        for _, frame in self._journal.recover(self._catalog.current.applied_lsn):
+            self._replay(frame)
+        for log in self._logs.values():
+            yield Recovered(log.state, log)
+
+    def _replay(self, frame: Frame) -> None:
+        if isinstance(frame, CreateFrame):
+            state = new_state(frame.stream_id, frame.stream)
+            fork = state.config.fork
+            parent = self._logs[fork.source_id] if fork is not None else None
+            self._logs[state.id] = FileLog(self._disk, state, parent)
+            self._replay(frame.initial)
+        elif isinstance(frame, AppendFrame):
+            log = self._logs[frame.stream_id]
+            change = frame.change()
+            apply_append(log.state, change, frame.now_ms, self._limits)
+            log.tail.append(change)
+            self._pinned_bytes += len(change.data)
+        elif isinstance(frame, RemoveFrame):
+            self._logs[frame.stream_id].state.deleted = True
+            if frame.whole:
+                del self._logs[frame.stream_id]
+        else:
+            self._logs[frame.stream_id].state.floor = Position(*frame.floor)
+
+    async def failed(self) -> None:
+        await asyncio.gather(self._committer.failed(), asyncio.shield(self._failure))
+
+    @property
+    def refusal(self) -> HeadraceError | None:
+        if self._pinned_bytes > PINNED_BYTES_MAX:
+            return Overloaded("bytes not yet in stream files", PINNED_BYTES_MAX)
+        return self._disk_refusal
+
+    def tick(self) -> None:
+        self._disk_refusal = self._disk.refusal()
+        if self._committer.is_idle:
+            self._committer.run(self._journal.seal)
+        self._maybe_checkpoint()
+
+    def close(self) -> None:
+        self._committer.close()
+        self._workers.shutdown()
+        self._journal.close()
+        self._failure.cancel()
+        self._disk.close()
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def new_log(self, state: StreamState, source: Log | None) -> FileLog:
+        assert source is None or isinstance(source, FileLog), "a storage branches its own logs"
+        log = self._logs[state.id] = FileLog(self._disk, state, source)
+        return log
+
+    def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
+        assert isinstance(log, FileLog), "a storage commits to its own logs"
+        added = change if isinstance(change, Appended) else None
+        if isinstance(change, Created):
+            added = change.initial
+        if added is not None:
+            log.tail.append(added)
+            self._pinned_bytes += len(added.data)
+        self._committer.add(frame_of(log.state, change, self._clock.now_ms()), entry)
+
+    def _write(self, batch: list[Frame]) -> None:
+        """On the journal's thread."""
+        if batch:
+            self._journal.write(batch)
+
+    def settle(self, log: Log, done: Callable[[], None]) -> None:
+        self._committer.settle(done)
+
+    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        future = self._loop.run_in_executor(self._workers, work)
+        future.add_done_callback(lambda finished: done(result_or_error(finished)))
+
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def _maybe_checkpoint(self) -> None:
+        """A full segment is carried over in the background, one checkpoint at a time."""
+        if self._checkpointing or not self._journal.sealed:
+            return
+        self._checkpointing = True
+        future = self._loop.run_in_executor(self._workers, self._checkpoint)
+        future.add_done_callback(self._checkpointed)
+
+    def _checkpoint(self) -> tuple[int, dict[int, tuple[Position, int]]]:
+        """On a worker: full segments into stream files and catalog."""
+        if self._checkpointer is None:
+            self._checkpointer = Checkpointer(
+                self._disk, self._catalog, self._limits, sync=self._sync
+            )
+        segments = list(self._journal.sealed)
+        flushed = self._checkpointer.run(
+            numbered for segment in segments for numbered in self._journal.scan_segment(segment)
+        )
+        return self._catalog.current.applied_lsn, flushed
+
+    def _checkpointed(
+        self, finished: asyncio.Future[tuple[int, dict[int, tuple[Position, int]]]]
+    ) -> None:
+        error = finished.exception()
+        if error is not None:
+            logger.critical("a checkpoint failed; stopping", exc_info=error)
+            if not self._failure.done():
+                self._failure.set_exception(error)
+            return
+        applied_lsn, flushed = finished.result()
+        for stream_id, (end, blocks) in flushed.items():
+            log = self._logs.get(stream_id)
+            if log is not None:
+                self._pinned_bytes -= end.bytes - log.flushed.bytes
+                log.flush(end, blocks)
+        self._committer.run(lambda: self._journal.release(applied_lsn))
+        self._checkpointing = False

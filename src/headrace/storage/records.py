@@ -1,0 +1,103 @@
+"""Streams as records: what every durable mode writes down about one, and reads back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.protocol.expiry import FOREVER, Lifetime
+from headrace.protocol.offsets import Position
+from headrace.protocol.requests import ForkRequest
+from headrace.protocol.stream import ForkOrigin, StreamConfig, StreamState
+
+_pack = msgspec.msgpack.encode
+
+
+class ForkRecord(msgspec.Struct, array_like=True):
+    source: str
+    offset: tuple[int, int] | None
+    sub_offset: int
+    source_id: int
+    point: tuple[int, int]
+
+
+class StreamRecord(msgspec.Struct, array_like=True):
+    name: str
+    content_type: str
+    created_at_ms: int
+    ttl_secs: int | None
+    expires_at_ms: int | None
+    fork: ForkRecord | None
+
+
+class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
+    tail: tuple[int, int]
+    floor: tuple[int, int]
+    closed: bool
+    deleted: bool
+    stream_seq: bytes | None
+
+
+def stream_record(state: StreamState) -> StreamRecord:
+    config = state.config
+    return StreamRecord(
+        state.name,
+        config.content_type,
+        state.created_at_ms,
+        config.lifetime.ttl_secs,
+        config.lifetime.expires_at_ms,
+        None if config.fork is None else _fork_record(config.fork),
+    )
+
+
+def encode_stream(state: StreamState) -> bytes:
+    return _pack(stream_record(state))
+
+
+def _fork_record(fork: ForkOrigin) -> ForkRecord:
+    request = fork.request
+    return ForkRecord(
+        request.source, request.offset, request.sub_offset, fork.source_id, fork.point
+    )
+
+
+def head_of(state: StreamState) -> HeadRecord:
+    return HeadRecord(state.tail, state.floor, state.closed, state.deleted, state.stream_seq)
+
+
+def decode_state(stream_id: int, stream: bytes, head: bytes) -> StreamState:
+    return restore_state(
+        stream_id,
+        msgspec.msgpack.decode(stream, type=StreamRecord),
+        msgspec.msgpack.decode(head, type=HeadRecord),
+    )
+
+
+def new_state(stream_id: int, record: StreamRecord) -> StreamState:
+    """A stream as it was when it was created, before its first content."""
+    lifetime = Lifetime(record.ttl_secs, record.expires_at_ms)
+    config = StreamConfig(
+        record.content_type,
+        FOREVER if lifetime == FOREVER else lifetime,
+        None if record.fork is None else _decode_fork(record.fork),
+    )
+    return StreamState(stream_id, record.name, config, record.created_at_ms)
+
+
+def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> StreamState:
+    state = new_state(stream_id, record)
+    state.tail = Position(*head.tail)
+    state.floor = Position(*head.floor)
+    state.closed = head.closed
+    state.deleted = head.deleted
+    state.stream_seq = head.stream_seq
+    return state
+
+
+def _decode_fork(record: ForkRecord) -> ForkOrigin:
+    offset = None if record.offset is None else Position(*record.offset)
+    request = ForkRequest(record.source, offset, record.sub_offset)
+    return ForkOrigin(request, record.source_id, Position(*record.point))
+
+
+def encode_head(head: HeadRecord) -> bytes:
+    return _pack(head)

@@ -1,0 +1,218 @@
+"""The files of one stream: its bytes as readers receive them, and where its messages end.
+
+    NAME.data      wire bytes; the byte at stream position p stands at p minus the stream's base
+    NAME.index     one entry of 48 bytes per block: where it begins, how long it is, its checksum
+    NAME.lengths   four bytes per message, in order
+
+A block is what one checkpoint added, cut at about 64 KiB, and always whole messages. Entries have
+one size, so that a position is found by bisection with a handful of small reads, however long the
+stream is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from headrace.errors import StoredBytesDamaged
+from headrace.protocol.offsets import Position
+from headrace.storage.base import Range
+from headrace.storage.disk import Disk, DiskFile
+
+DIRECTORY: Final = "streams"
+BLOCK_BYTES: Final = 64 * 1024
+_ENTRY = struct.Struct("<QQQQIII4x")  # messages, bytes, lengths at, data bytes, count, crcs
+ENTRY_BYTES: Final = _ENTRY.size
+_CHECKED: Final = ENTRY_BYTES - 8
+_LENGTH_BYTES: Final = 4
+_SUFFIXES: Final = ("data", "index", "lengths")
+
+
+class Block(NamedTuple):
+    start: Position
+    lengths_at: int
+    data_bytes: int
+    messages: int
+    data_crc: int
+
+    @property
+    def end(self) -> Position:
+        return Position(self.start.messages + self.messages, self.start.bytes + self.data_bytes)
+
+
+class Sizes(NamedTuple):
+    """How much of the index and the lengths is part of the stream; what follows is void."""
+
+    blocks: int = 0
+    lengths_bytes: int = 0
+
+
+def folder(stream_id: int) -> str:
+    return f"{DIRECTORY}/{stream_id % 256:02x}"
+
+
+def path(stream_id: int, suffix: str) -> str:
+    return f"{folder(stream_id)}/{stream_id:016x}.{suffix}"
+
+
+def remove(disk: Disk, stream_id: int) -> None:
+    present = set(disk.list(folder(stream_id)))
+    for suffix in _SUFFIXES:
+        name = path(stream_id, suffix)
+        if name.rpartition("/")[2] in present:
+            disk.remove(name)
+
+
+def _encode_entry(block: Block) -> bytes:
+    entry = _ENTRY.pack(
+        *block.start, block.lengths_at, block.data_bytes, block.messages, block.data_crc, 0
+    )
+    return entry[:_CHECKED] + struct.pack("<I4x", google_crc32c.value(entry[:_CHECKED]))
+
+
+def _decode_entry(name: str, number: int, entry: bytes) -> Block:
+    if len(entry) == ENTRY_BYTES:
+        messages, first_byte, lengths_at, data_bytes, count, crc, own_crc = _ENTRY.unpack(entry)
+        if own_crc == google_crc32c.value(entry[:_CHECKED]):
+            return Block(Position(messages, first_byte), lengths_at, data_bytes, count, crc)
+    raise StoredBytesDamaged(name, str(number * ENTRY_BYTES))
+
+
+class StreamWriter:
+    """Adds what a checkpoint has for one stream; nothing is durable before `sync`."""
+
+    def __init__(self, disk: Disk, stream_id: int, base_bytes: int, sizes: Sizes) -> None:
+        disk.make_directory(folder(stream_id))
+        self._files = {
+            suffix: disk.open(path(stream_id, suffix), create=True) for suffix in _SUFFIXES
+        }
+        self._base_bytes = base_bytes
+        self.sizes = sizes
+
+    def add(self, start: Position, lengths: Sequence[int], data: bytes) -> None:
+        self._files["data"].write(start.bytes - self._base_bytes, data)
+        packed = struct.pack(f"<{len(lengths)}I", *lengths)
+        self._files["lengths"].write(self.sizes.lengths_bytes, packed)
+        entries = b""
+        offset = 0
+        lengths_at = self.sizes.lengths_bytes
+        for count, size in _cut(lengths):
+            crc = google_crc32c.value(data[offset : offset + size])
+            block = Block(start, lengths_at, size, count, crc)
+            entries += _encode_entry(block)
+            start, offset = block.end, offset + size
+            lengths_at += count * _LENGTH_BYTES
+        self._files["index"].write(self.sizes.blocks * ENTRY_BYTES, entries)
+        self.sizes = Sizes(self.sizes.blocks + len(entries) // ENTRY_BYTES, lengths_at)
+
+    def sync(self) -> None:
+        for file in self._files.values():
+            file.sync()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+def _cut(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Blocks of whole messages, as (messages, bytes)."""
+    count = size = 0
+    for length in lengths:
+        if count and size + length > BLOCK_BYTES:
+            yield count, size
+            count = size = 0
+        count += 1
+        size += length
+    if count:
+        yield count, size
+
+
+class StreamReader:
+    """Reads ranges of one stream; use it once, on a worker, and close it."""
+
+    def __init__(self, disk: Disk, stream_id: int, base_bytes: int, blocks: int) -> None:
+        self._disk = disk
+        self._id = stream_id
+        self._base_bytes = base_bytes
+        self._blocks = blocks
+        self._open: dict[str, DiskFile] = {}
+
+    def _file(self, suffix: str) -> DiskFile:
+        if suffix not in self._open:
+            self._open[suffix] = self._disk.open(path(self._id, suffix))
+        return self._open[suffix]
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+
+    def _block(self, number: int) -> Block:
+        entry = self._file("index").read(number * ENTRY_BYTES, ENTRY_BYTES)
+        return _decode_entry(path(self._id, "index"), number, entry)
+
+    def _find(self, first_byte: int) -> int:
+        """The number of the block that holds the byte, by bisection."""
+        low, high = 0, self._blocks
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._block(middle).start.bytes <= first_byte:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _contents(self, block: Block) -> tuple[tuple[int, ...], bytes]:
+        """A block's lengths and bytes, once they are known to be what was written."""
+        data = self._file("data").read(block.start.bytes - self._base_bytes, block.data_bytes)
+        if google_crc32c.value(data) != block.data_crc:
+            where = str(block.start.bytes - self._base_bytes)
+            raise StoredBytesDamaged(path(self._id, "data"), where)
+        packed = self._file("lengths").read(block.lengths_at, block.messages * _LENGTH_BYTES)
+        if len(packed) == block.messages * _LENGTH_BYTES:
+            lengths = struct.unpack(f"<{block.messages}I", packed)
+            if sum(lengths) == block.data_bytes:
+                return lengths, data
+        raise StoredBytesDamaged(path(self._id, "lengths"), str(block.lengths_at))
+
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        """Whole messages from `start`; None where it is not a boundary."""
+        found: list[int] = []
+        parts: list[bytes] = []
+        position = start
+        number = self._find(start.bytes)
+        while number < self._blocks and position.bytes < limit.bytes:
+            block = self._block(number)
+            lengths, data = self._contents(block)
+            skip = position.messages - block.start.messages
+            offset = position.bytes - block.start.bytes
+            if not 0 <= skip <= block.messages or sum(lengths[:skip]) != offset:
+                return None
+            taken = 0
+            for length in lengths[skip:]:
+                size = position.bytes + length - start.bytes
+                if (found and size > bytes_max) or position.bytes + length > limit.bytes:
+                    parts.append(data[offset : offset + taken])
+                    return Range(position, b"".join(parts), found)
+                found.append(length)
+                taken += length
+                position = Position(position.messages + 1, position.bytes + length)
+            parts.append(data[offset : offset + taken])
+            number += 1
+        return Range(position, b"".join(parts), found) if found else None
+
+    def check(self) -> Iterator[StoredBytesDamaged]:
+        """Everything in this stream's files that is not as it was written."""
+        expected: Position | None = None
+        for number in range(self._blocks):
+            try:
+                block = self._block(number)
+                if expected is not None and block.start != expected:
+                    raise StoredBytesDamaged(path(self._id, "index"), str(number * ENTRY_BYTES))
+                self._contents(block)
+                expected = block.end
+            except StoredBytesDamaged as damage:
+                expected = None
+                yield damage
