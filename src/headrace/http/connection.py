@@ -20,7 +20,6 @@ from headrace.http.masthead import Masthead
 from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
 from headrace.http.routes import Application
 from headrace.protocol import responses
-from headrace.protocol.headers import Headers
 from headrace.protocol.responses import WITHOUT_BODY, Response
 
 access_log = logging.getLogger("headrace.access")
@@ -119,7 +118,7 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         client = Client(name[0] if isinstance(name, tuple) else "unix", shared.scheme)
         self._reader = RequestReader(shared.reading, shared.bodies, shared.masthead, client)
-        self._deadline = shared.masthead.now + shared.writing.keep_alive_secs
+        self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
         if len(shared.connections) > shared.connections_max:
             shared.application.metrics.connections_refused += 1
             self._refuse(Overloaded("connections", shared.connections_max))
@@ -153,15 +152,22 @@ class Connection(asyncio.Protocol):
             return
         elif reader is not None and now >= reader.deadline:
             self._refuse(RequestTimeout(reader.waited_secs))
-        elif now >= self._deadline:
+        elif now >= self._deadline and not (reader is not None and reader.is_receiving):
             self.close()
 
     def close(self) -> None:
         if not self._closing:
             self._closing = True
             self._idle = False
-            self._deadline = self._shared.masthead.now + _LINGER_SECS
+            self._deadline = self._shared.masthead.deadline(self._patience_secs())
             self._transport.close()
+
+    def _patience_secs(self) -> float:
+        """How long a client may take for what it has not taken yet."""
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if not unsent_bytes:
+            return _LINGER_SECS
+        return self._shared.writing.stalled_secs + unsent_bytes / BODY_BYTES_PER_SEC_MIN
 
     def abort(self) -> None:
         self._closing = True
@@ -173,8 +179,12 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         if self._waiter is not None:
             self._waiter.on_drain()
-        elif self._request is None and not (self._reader and self._reader.ready):
+        elif self._request is None and not self._has_more():
             self.close()
+
+    def _has_more(self) -> bool:
+        reader = self._reader
+        return reader is not None and (bool(reader.ready) or reader.is_receiving)
 
     def _drop_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -229,23 +239,29 @@ class Connection(asyncio.Protocol):
         """The current request is answered: go on with the next, or close."""
         self._request = self._waiter = None
         shared = self._shared
-        if not self._keep_alive or shared.draining:
+        if not self._keep_alive or (shared.draining and not self._has_more()):
             self.close()
             return
-        self._idle = self.writable
-        self._deadline = shared.masthead.now + shared.writing.keep_alive_secs
+        if self.writable:
+            self._idle = True
+            self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
         if not self._running and self._reader is not None:
             self._transport.resume_reading()
             self._run(self._reader)
 
     def _refuse(self, refusal: HeadraceError) -> None:
         """Answer a request that could not be taken, and stop listening to this client."""
+        reader = self._reader
+        assert reader is not None, "only a connection that is read can be refused"
+        request = reader.partial_request()
+        response = responses.problem(refusal)
         self._keep_alive = False
         self._idle = False
         self._discarding = True
         self._drop_reader()
-        self._deadline = self._shared.masthead.now + _LINGER_SECS
-        self._write(responses.problem(refusal), {}, with_body=True)
+        self._write(response, request)
+        self._observe(request, response)
+        self._deadline = self._shared.masthead.deadline(_LINGER_SECS)
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -256,34 +272,41 @@ class Connection(asyncio.Protocol):
         if request is None or self._closing:
             return
         shared = self._shared
-        status, body = response.status, response.body
-        if body or not self._keep_alive or shared.draining:
-            self._write(response, request.headers, with_body=request.method != b"HEAD")
+        if response.body or not self._keep_alive or shared.draining or request.method == b"HEAD":
+            self._write(response, request)
         else:
+            status = response.status
             head = shared.masthead.lines(status, request.headers) + response.headers
             self._transport.write(head + (_END if status in WITHOUT_BODY else _END_EMPTY))
-        elapsed_secs = shared.observe(request, status, len(body))
-        if shared.log_access:
-            log_access(request, status, len(body), elapsed_secs)
+        self._observe(request, response)
         self._answered()
 
-    def _write(self, response: Response, request_headers: Headers, *, with_body: bool) -> None:
+    def _write(self, response: Response, request: Request) -> None:
         shared = self._shared
-        head = shared.masthead.lines(response.status, request_headers) + response.headers
+        body = response.body
+        head = shared.masthead.lines(response.status, request.headers) + response.headers
         if not self._keep_alive or shared.draining:
             head += b"Connection: close\r\n"
-        if response.status in WITHOUT_BODY:
+        if request.method == b"HEAD":
+            # What a GET would carry: of a stream's own HEAD the size is not known.
+            head += b"Content-Length: %d\r\n" % len(body) if body else b""
             self._transport.write(head + _END)
-            return
-        body = response.body
-        head += b"Content-Length: %d\r\n\r\n" % len(body)
-        if not with_body:
-            self._transport.write(head)
-        elif len(body) <= _JOIN_BYTES_MAX:
-            self._transport.write(head + body)
+        elif response.status in WITHOUT_BODY:
+            self._transport.write(head + _END)
         else:
-            self._transport.write(head)
-            self._transport.write(body)
+            head += b"Content-Length: %d\r\n\r\n" % len(body)
+            if len(body) <= _JOIN_BYTES_MAX:
+                self._transport.write(head + body)
+            else:
+                self._transport.write(head)
+                self._transport.write(body)
+
+    def _observe(self, request: Request, response: Response) -> None:
+        shared = self._shared
+        sent_bytes = 0 if request.method == b"HEAD" else len(response.body)
+        elapsed_secs = shared.observe(request, response.status, sent_bytes)
+        if shared.log_access:
+            log_access(request, response.status, sent_bytes, elapsed_secs)
 
     def start(self, response: Response) -> None:
         request = self._request
@@ -295,9 +318,7 @@ class Connection(asyncio.Protocol):
         if request.http_11:
             head += b"Transfer-Encoding: chunked\r\n"
         self._transport.write(head + b"Connection: close\r\n\r\n")
-        elapsed_secs = self._shared.observe(request, response.status, 0)
-        if self._shared.log_access:
-            log_access(request, response.status, 0, elapsed_secs)
+        self._observe(request, response)
         self._bound_send_buffers()
         # Nothing a client sends after this is read as a request, so what reads it can go.
         self._drop_reader()
@@ -344,8 +365,7 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         self._unsent_bytes = self._transport.get_write_buffer_size()
         shared.add_unsent(self._unsent_bytes)
-        patience_secs = shared.writing.stalled_secs + self._unsent_bytes / BODY_BYTES_PER_SEC_MIN
-        self._deadline = shared.masthead.now + patience_secs
+        self._deadline = shared.masthead.deadline(self._patience_secs())
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -356,7 +376,7 @@ class Connection(asyncio.Protocol):
         elif self._request is None and self._reader is not None and not self._closing:
             shared = self._shared
             self._idle = True
-            self._deadline = shared.masthead.now + shared.writing.keep_alive_secs
+            self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
             self._transport.resume_reading()
             self._run(self._reader)
 

@@ -14,6 +14,7 @@ from headrace.http.cors import CorsPolicy
 from headrace.protocol.headers import Headers
 from headrace.protocol.responses import REASONS
 
+TICK_SECS: Final = 1.0
 _STATUS_LINES: Final = {
     status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in REASONS.items()
 }
@@ -26,7 +27,7 @@ class Masthead:
         self.tick()
 
     def tick(self) -> None:
-        """Called about once a second."""
+        """Called every TICK_SECS."""
         self.now = self._clock.monotonic()
         date = f"Date: {formatdate(self._clock.now_ms() / 1000, usegmt=True)}\r\n".encode()
         for_everyone = self._cors.for_everyone
@@ -35,6 +36,10 @@ class Masthead:
             status: status_line + date + (for_everyone or b"")
             for status, status_line in _STATUS_LINES.items()
         }
+
+    def deadline(self, secs: float) -> float:
+        """A moment at least `secs` from now, on a clock that is up to a tick behind."""
+        return self.now + TICK_SECS + secs
 
     def lines(self, status: int, request_headers: Headers) -> bytes:
         head = self._heads[status]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from functools import lru_cache
 
 from headrace.errors import InvalidRequest
@@ -10,6 +11,7 @@ from headrace.http.exchange import Request
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK = ("127.0.0.0/8", "::1/128")
+HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=-]+(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
 
 
 class Origins:
@@ -32,6 +34,8 @@ class Origins:
         if self._is_trusted(request.client.address):
             scheme = _first(request.headers.get(b"x-forwarded-proto")) or scheme
             host = request.headers.get(b"x-forwarded-host", host).split(b",")[0].strip()
+            if not HOST.fullmatch(host):
+                raise InvalidRequest("X-Forwarded-Host must be a host, or host and port.")
         if scheme not in ("http", "https"):
             raise InvalidRequest("X-Forwarded-Proto must be http or https.")
         return f"{scheme}://{host.decode('latin-1')}{request.client.mount}"

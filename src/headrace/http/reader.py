@@ -6,7 +6,6 @@ headers, exactly one Host, unambiguous framing, body limits and deadlines.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -25,12 +24,13 @@ from headrace.errors import (
 )
 from headrace.http.exchange import Client, Request
 from headrace.http.masthead import Masthead
+from headrace.http.origin import HOST
 from headrace.protocol.headers import Headers
 
-_HOST: Final = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=-]+(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
 _ONCE: Final = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization"}
 )
+_UPGRADE: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 # A body must keep this rate on average, on top of its fixed deadline.
 BODY_BYTES_PER_SEC_MIN: Final = 64 * 1024
 # Bodies up to this size are not counted against the budget: a head may be larger.
@@ -84,13 +84,18 @@ class RequestReader:
         "_checked_host",
         "_client",
         "_fed_bytes",
+        "_feed_bytes",
+        "_head_done",
         "_headers",
+        "_http_11",
         "_limits",
         "_masthead",
         "_parser",
         "_parts",
         "_repeats",
         "_reserved_bytes",
+        "_trailer_bytes",
+        "_upgrading",
         "_url",
         "deadline",
         "expects_continue",
@@ -108,36 +113,66 @@ class RequestReader:
         self._masthead = masthead
         self._client = client
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._checked_host = b""
-        self._url = b""
-        self._headers: Headers = {}
-        self._repeats = 0
-        self._fed_bytes = 0
-        self._body = b""
-        self._parts: list[bytes] | None = None
-        self._body_bytes = 0
-        self._announced_bytes = 0
+        self._checked_host: bytes | None = None
+        self._http_11 = True
         self._reserved_bytes = 0
+        self._feed_bytes = 0
+        self._upgrading = False
         self.ready: deque[Request] = deque()
         self.refusal: HeadraceError | None = None
         self.expects_continue = False
         self.unsettled = False
         self.waited_secs = limits.header_timeout_secs
-        self.deadline = masthead.now + self.waited_secs
+        self._begin()
+        self.deadline = masthead.deadline(self.waited_secs)
+
+    def _begin(self) -> None:
+        """Nothing of the next request is known, but that it may be in what was fed last."""
+        self._url = self._body = b""
+        self._headers: Headers = {}
+        self._head_done = False
+        self._parts: bytearray | None = None
+        self._fed_bytes = self._feed_bytes
+        self._body_bytes = self._announced_bytes = self._repeats = self._trailer_bytes = 0
+        self.deadline = NEVER
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether part of a request has come."""
+        return bool(self._url)
+
+    def partial_request(self) -> Request:
+        """What is known of the request being received, to log and count it by."""
+        method = self._parser.get_method() if self._url else b""
+        request = Request(method, self._url, self._headers, b"", self._client, monotonic())
+        request.operation = "refused"
+        return request
 
     def feed(self, data: bytes) -> None:
         if self.refusal is not None:
             return
+        self._feed_bytes = len(data)
         self._fed_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._set_refusal(MalformedHttp("This server does not upgrade connections."))
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if self.refusal is None:
                 self._set_refusal(MalformedHttp(f"The request is not valid HTTP/1.1: {error}."))
         if self._url:
             self._check_progress()
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """The parser stops at an Upgrade, which a server may ignore: show it the same without."""
+        head = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
+        for name, value in self._headers.items():
+            if name not in _UPGRADE:
+                head += b"%b: %b\r\n" % (name, value)
+        self._upgrading = False
+        self._parser = httptools.HttpRequestParser(self)
+        self._begin()
+        self.feed(head + b"\r\n" + rest)
 
     def _check_progress(self) -> None:
         """A request is under way: its head, and then its body, must come in time and in bounds."""
@@ -149,7 +184,7 @@ class RequestReader:
         elif self._fed_bytes > limits.url_bytes_max + limits.header_bytes_max:
             self._set_refusal(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
         if self.deadline == NEVER:
-            self.deadline = self._masthead.now + waited_secs
+            self.deadline = self._masthead.deadline(waited_secs)
         elif waited_secs > self.waited_secs:
             self.deadline += waited_secs - self.waited_secs
         self.waited_secs = waited_secs
@@ -172,32 +207,51 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         headers = self._headers
-        if name in headers:
+        if self._head_done or name in headers:
             self._repeat(name, value)
         else:
             headers[name] = value
 
     def _repeat(self, name: bytes, value: bytes) -> None:
+        """A field that stands twice, or behind the body, where it says nothing to us."""
+        limits = self._limits
+        if self._head_done:
+            self._trailer_bytes += len(name) + len(value) + 4
+            if self._trailer_bytes > limits.header_bytes_max:
+                self._refuse(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
+            return
         if name in _ONCE:
             self._refuse(MalformedHttp(f"The header {name.decode('latin-1')} stands twice."))
         self._headers[name] += b", " + value
         self._repeats += 1
 
     def on_headers_complete(self) -> None:
+        self._head_done = True
         headers = self._headers
         limits = self._limits
         if len(headers) + self._repeats > limits.header_count_max:
             self._refuse(HeadersTooLarge(f"{limits.header_count_max} fields"))
         if self._fed_bytes > limits.header_bytes_max:
             self._check_head_size(limits.header_bytes_max)
+        version = self._parser.get_http_version()
+        self._http_11 = version == "1.1"
+        if not self._http_11 and version != "1.0":
+            self._refuse(MalformedHttp(f"This server speaks HTTP/1.1, not HTTP/{version}."))
         host = headers.get(b"host")
         if host is None or host != self._checked_host:
             self._check_host(host)
         if b"content-length" in headers or b"transfer-encoding" in headers:
             self._expect_body(headers)
-        if b"expect" in headers:
+        if b"expect" in headers and self._http_11:
             self.expects_continue = headers[b"expect"].lower() == b"100-continue"
             self.unsettled = self.unsettled or self.expects_continue
+        if self._parser.should_upgrade():
+            self._check_upgrade()
+
+    def _check_upgrade(self) -> None:
+        if self._parser.get_method() == b"CONNECT":
+            self._refuse(MalformedHttp("This server is not a proxy."))
+        self._upgrading = True
 
     def _check_head_size(self, bytes_max: int) -> None:
         """What was fed may be mostly body, or several requests: count the head itself."""
@@ -206,9 +260,9 @@ class RequestReader:
             self._refuse(HeadersTooLarge(f"{bytes_max} bytes"))
 
     def _check_host(self, host: bytes | None) -> None:
-        if host is None and self._parser.get_http_version() == "1.0":
+        if host is None and not self._http_11:
             return
-        if host is None or not _HOST.fullmatch(host):
+        if host is None or not HOST.fullmatch(host):
             self._refuse(MalformedHttp("An HTTP/1.1 request names its host in a Host header."))
         self._checked_host = host
 
@@ -240,34 +294,31 @@ class RequestReader:
         if size > SMALL_BODY_BYTES and size > self._reserved_bytes:
             self._reserve(size - self._reserved_bytes)
         if self._parts is None:
-            self._parts = [self._body]
-        self._parts.append(body)
+            self._parts = bytearray(self._body)
+        self._parts += body
 
     def on_message_complete(self) -> None:
-        parser, url, headers = self._parser, self._url, self._headers
+        if self._upgrading:
+            return
+        parser, url = self._parser, self._url
         request = Request(
             parser.get_method(),
             url if url[0] == _SLASH else _origin_form(url),
-            headers,
-            self._body if self._parts is None else b"".join(self._parts),
+            self._headers,
+            self._body if self._parts is None else bytes(self._parts),
             self._client,
             monotonic(),
         )
-        keep_alive = parser.should_keep_alive()
-        if not keep_alive or b"connection" in headers:
-            # HTTP/1.0 stays open only where a Connection header says so; here it closes.
-            request.http_11 = parser.get_http_version() != "1.0"
-            request.keep_alive = keep_alive and request.http_11
+        if not self._http_11 or not parser.should_keep_alive():
+            # HTTP/1.0 could ask to stay open; here it closes.
+            request.http_11 = self._http_11
+            request.keep_alive = False
         self.ready.append(request)
-        self._url = self._body = b""
-        self._headers = {}
-        self._fed_bytes = self._body_bytes = self._announced_bytes = self._repeats = 0
-        self.deadline = NEVER
         if self._reserved_bytes or self.expects_continue:
             request.reserved_bytes = self._reserved_bytes
             self._reserved_bytes = 0
             self.expects_continue = False
-        self._parts = None
+        self._begin()
 
     # -- helpers ---------------------------------------------------------------------------
 

@@ -16,12 +16,11 @@ from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.connection import Connection, Shared, WriterLimits
-from headrace.http.masthead import Masthead
+from headrace.http.masthead import TICK_SECS, Masthead
 from headrace.http.reader import BodyBudget, ReaderLimits
 
 logger = logging.getLogger(__name__)
 
-TICK_SECS = 1.0
 # Descriptors kept for everything that is not a client: the listener, logs, webhooks, files.
 RESERVED_DESCRIPTORS = 64
 BACKLOG = 1024
