@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.engine.engine import Bounds, Engine
+from headrace.engine.engine import Bounds, Chunk, Confirmed, Engine
 from headrace.engine.tails import Stream
 from headrace.limits import Limits
 from headrace.protocol.names import REGISTRY_NAME
-from headrace.protocol.offsets import Position
+from headrace.protocol.offsets import START, Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.storage.memory import MemoryStorage
@@ -50,9 +50,27 @@ def delete(engine: Engine, name: str) -> object:
     return outcomes[0]
 
 
+def is_created(outcome: object) -> bool:
+    """Whether a create made a new stream."""
+    return isinstance(outcome, Confirmed) and outcome.created
+
+
+def read(engine: Engine, stream: Stream, start: Position) -> Chunk:
+    """One chunk; memory answers at once."""
+    outcomes: list[object] = []
+    engine.read(stream, start, outcomes.append)
+    (chunk,) = outcomes
+    assert isinstance(chunk, Chunk), chunk
+    return chunk
+
+
 def content(engine: Engine, name: str) -> bytes:
     stream = engine.find(name)
-    return stream.log.read(0, stream.visible.bytes)
+    data, position = b"", START
+    while position != stream.visible:
+        chunk = read(engine, stream, position)
+        data, position = data + chunk.data, chunk.end
+    return data
 
 
 def registry_messages(engine: Engine, offset: Position | str = "-1") -> list[dict[str, Any]]:
@@ -61,7 +79,7 @@ def registry_messages(engine: Engine, offset: Position | str = "-1") -> list[dic
     position = engine.start_position(registry, offset)
     messages: list[dict[str, Any]] = []
     while True:
-        chunk = engine.read(registry, position)
+        chunk = read(engine, registry, position)
         messages += json.loads(b"[" + chunk.data[:-1] + b"]")
         position = chunk.end
         if chunk.up_to_date:
@@ -85,7 +103,7 @@ class Recorder:
         engine.attach_reader(self.stream, self)
 
     def on_advance(self, stream: Stream) -> None:
-        chunk = self.engine.read(stream, self.position)
+        chunk = read(self.engine, stream, self.position)
         self.received += chunk.data
         self.position = chunk.end
 

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.engine import Created, Engine
+from headrace.engine.engine import Engine
+from headrace.engine.expiry_queue import STALE_MIN
 from headrace.engine.tails import Stream
 from headrace.errors import StreamDeleted, StreamNotFound
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.requests import Append, Create, ForkRequest
+from headrace.protocol.stream import StreamState
+from headrace.storage.base import Log
 from headrace.storage.memory import MemoryLog, MemoryStorage
 from headrace.testing.clock import START_MS, VirtualClock
+from tests.engine.helpers import is_created, read
 
 TTL_SECS = 10
 SLIDING = Lifetime(ttl_secs=TTL_SECS)
@@ -48,8 +52,9 @@ class TracedStorage(MemoryStorage):
     def __init__(self) -> None:
         self.logs: weakref.WeakSet[TracedLog] = weakref.WeakSet()
 
-    def new_log(self) -> MemoryLog:
-        log = TracedLog()
+    def new_log(self, state: StreamState, source: Log | None) -> MemoryLog:
+        assert source is None or isinstance(source, MemoryLog)
+        log = TracedLog(state.tail, source)
         self.logs.add(log)
         return log
 
@@ -67,7 +72,7 @@ def engine(clock: VirtualClock) -> Engine:
 def create(engine: Engine, name: str, lifetime: Lifetime = FOREVER, **command: Any) -> Stream:
     outcomes: list[object] = []
     engine.create(name, Create(lifetime=lifetime, **command), outcomes.append)
-    assert isinstance(outcomes[0], Created), outcomes
+    assert is_created(outcomes[0]), outcomes
     return engine.streams[name]
 
 
@@ -207,7 +212,26 @@ def test_a_stream_renewed_often_stands_in_the_queue_once(
         clock.advance(secs=TTL_SECS - 1)
         engine.touch(stream)
         engine.sweep()
+    assert len(engine._expiring) == len(engine._expiring._heap) == 1
+
+
+def test_a_deleted_stream_leaves_the_queue_at_once(engine: Engine, clock: VirtualClock) -> None:
+    create(engine, "a", SLIDING)
+    create(engine, "b", SLIDING)
+    engine.delete("a", lambda _: None)
     assert len(engine._expiring) == 1
+    clock.advance(secs=TTL_SECS)
+    assert engine.sweep() == 1
+    assert not exists(engine, "b")
+
+
+def test_what_deleted_streams_leave_in_the_queue_is_bounded(engine: Engine) -> None:
+    staying = [create(engine, f"s{number}", SLIDING) for number in range(10)]
+    for _ in range(3 * STALE_MIN):
+        create(engine, "a", SLIDING)
+        engine.delete("a", lambda _: None)
+        assert len(engine._expiring._heap) <= 2 * (len(staying) + 1) + STALE_MIN
+    assert len(engine._expiring) == len(staying)
 
 
 # -- live readers ------------------------------------------------------------------------------
@@ -272,7 +296,7 @@ def test_an_expired_source_is_kept_for_its_fork_and_goes_with_it(
     assert engine.sweep() == 1
     with pytest.raises(StreamDeleted):
         engine.find("source")
-    assert engine.read(fork, engine.start_position(fork, "-1")).data == b"inherited"
+    assert read(engine, fork, engine.start_position(fork, "-1")).data == b"inherited"
     clock.advance(secs=2 * TTL_SECS)
     assert engine.sweep() == 1
     assert not exists(engine, "source")
@@ -306,6 +330,5 @@ def test_a_deleted_stream_gives_its_bytes_back_before_its_deadline(
     for _ in range(20):
         create(engine, "a", lifetime, body=b"x" * 1000)
         engine.delete("a", lambda _: None)
-    engine.sweep()
     gc.collect()
-    assert len(storage.logs) <= held + 1
+    assert len(storage.logs) == held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.engine.tails import Stream
 from headrace.protocol.requests import Append
-from tests.engine.helpers import Recorder, delete, new_engine, post, put
+from tests.engine.helpers import Recorder, delete, new_engine, post, put, read
 
 
 def test_every_reader_receives_every_append_in_order() -> None:
@@ -56,7 +56,7 @@ def test_a_close_wakes_readers() -> None:
 
     class Listener(Recorder):
         def on_advance(self, stream: Stream) -> None:
-            seen.append(self.engine.read(stream, self.position).closed)
+            seen.append(read(self.engine, stream, self.position).closed)
 
     Listener(engine, "a")
     engine.append(engine.find("a"), Append(b"", close=True), lambda _: None)
@@ -70,6 +70,21 @@ def test_a_delete_tells_every_reader_once() -> None:
     delete(engine, "a")
     assert [reader.gone for reader in readers] == [1, 1, 1]
     assert engine.reader_count == 0
+
+
+def test_a_reader_is_told_once_the_stream_has_left() -> None:
+    engine = new_engine()
+    put(engine, "a")
+    held: list[bool] = []
+
+    class Listener(Recorder):
+        def on_gone(self, stream: Stream) -> None:
+            held.append("a" in self.engine.streams)
+            super().on_gone(stream)
+
+    Listener(engine, "a")
+    delete(engine, "a")
+    assert held == [False]
 
 
 def test_a_recreated_stream_is_not_heard_by_readers_of_the_first() -> None:

@@ -35,13 +35,13 @@ SOURCES = st.sampled_from([
     f"http://localhost{ROOT}/a", "/v1/stream/__registry__", "/v1/stream/%", "/v1/stream/a%00",
 ])  # fmt: skip
 HEADERS: dict[str, st.SearchStrategy[str]] = {
-    "Content-Type": TYPES,
+    "Content-Type": TYPES | TEXTS,
     "Stream-Closed": st.sampled_from(["true", "TRUE", "false", "1"]),
-    "Stream-TTL": NUMBERS,
+    "Stream-TTL": NUMBERS | TEXTS,
     "Stream-Expires-At": TIMES,
     "Stream-Seq": TEXTS,
-    "Stream-Forked-From": SOURCES,
-    "Stream-Fork-Offset": OFFSETS,
+    "Stream-Forked-From": SOURCES | TEXTS,
+    "Stream-Fork-Offset": OFFSETS | TEXTS,
     "Stream-Fork-Sub-Offset": NUMBERS,
     "Producer-Id": TEXTS,
     "Producer-Epoch": NUMBERS,
@@ -53,10 +53,11 @@ HEADERS: dict[str, st.SearchStrategy[str]] = {
     "X-JWT-Sub": TEXTS,
     "Expect": TEXTS,
 }
-HEADER_SETS = st.lists(st.sampled_from([*HEADERS]), max_size=5, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: HEADERS[name] | TEXTS for name in names})
+# Mostly one header that is out of the ordinary: two would often be refused for the first.
+HEADER_SETS = st.lists(st.sampled_from([*HEADERS]), max_size=2, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: HEADERS[name] for name in names})
 )
-METHODS = st.sampled_from(["PUT", "PUT", "POST", "POST", "GET", "HEAD", "DELETE", "PATCH"])
+METHODS = st.sampled_from(["PUT", "PUT", "POST", "GET", "HEAD", "DELETE"])
 PATHS = st.sampled_from(["", "/a", "/b"]) | st.text(max_size=5).map(lambda text: f"/{quote(text)}")
 QUERIES = (
     st.just("")
@@ -74,7 +75,7 @@ def connections(server: ServerProcess) -> Iterator[list[RawConnection]]:
     held[0].close()
 
 
-@settings(max_examples=1500)
+@settings(max_examples=600)
 @given(method=METHODS, path=PATHS, query=QUERIES, headers=HEADER_SETS, body=BODIES)
 def test_no_request_is_answered_500(
     server: ServerProcess,

@@ -116,6 +116,8 @@ FACTS: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "not-found", "malformed-http", "request-timeout", "unsupported-transfer-coding", "overloaded",
     "rate-limited", "memory-full", "offset-trimmed", "draining", "internal-fault",
+    "stored-bytes-damaged", "insufficient-storage", "directory-locked", "storage-read-only",
+    "commit-failed", "directory-mismatch",
 }  # fmt: skip
 ROWS = {row.name: row for row in PROBLEMS.values()}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.engine.engine import Created, Existing
 from headrace.errors import (
     ConfigurationMismatch,
     ContentTypeMismatch,
@@ -29,6 +28,15 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.stream import AlreadyClosed, Appended, Repeated
+
+
+class Created:
+    """A PUT that makes a stream."""
+
+
+class Existing:
+    """A PUT that asks for the stream that is there."""
+
 
 STREAM_BYTES_MAX = 400
 RECEIPTS_MAX = 3

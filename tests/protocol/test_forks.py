@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from headrace.errors import InvalidOffset, InvalidRequest, OffsetTrimmed
-from headrace.protocol.forks import resolve_point
+from headrace.errors import InvalidOffset, InvalidRequest, OffsetTrimmed, Refused
+from headrace.protocol.forks import fork_anchor, messages_needed, resolve_point
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.requests import ForkRequest
 from headrace.protocol.stream import StreamState
@@ -16,16 +18,6 @@ ENDS = (START, Position(1, 4), Position(2, 5), Position(3, 10))
 TAIL = ENDS[-1]
 
 
-class Ends:
-    """The boundaries of those messages."""
-
-    def is_boundary(self, position: Position) -> bool:
-        return position in ENDS
-
-    def after(self, messages: int) -> Position:
-        return ENDS[messages]
-
-
 def source(content_type: str = "text/plain", floor: Position = START) -> StreamState:
     state = new_state(content_type)
     state.tail, state.floor = TAIL, floor
@@ -33,7 +25,15 @@ def source(content_type: str = "text/plain", floor: Position = START) -> StreamS
 
 
 def point(state: StreamState, offset: Position | None, sub_offset: int = 0) -> object:
-    return resolve_point(state, Ends(), ForkRequest("a/b", offset, sub_offset))
+    request = ForkRequest("a/b", offset, sub_offset)
+    anchor = fork_anchor(state, request)
+    if isinstance(anchor, Refused):
+        return anchor
+    following = None
+    if anchor in ENDS:
+        ends = ENDS[ENDS.index(anchor) :][: messages_needed(state, request) + 1]
+        following = [after.bytes - before.bytes for before, after in pairwise(ends)]
+    return resolve_point(state, anchor, sub_offset, following)
 
 
 @pytest.mark.parametrize("offset", ENDS)

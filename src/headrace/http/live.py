@@ -51,6 +51,7 @@ class LiveReads:
         self.engine = engine
         self.long_polls = DeadlineQueue(loop, long_poll_timeout_secs)
         self.rotations = DeadlineQueue(loop, sse_rotation_secs) if sse_rotation_secs else None
+        self.event_bytes_max = min(EVENT_BYTES_MAX, engine.limits.read_chunk_bytes)
         self.long_poll_count = 0
         self.sse_count = 0
         self._last: _SharedFrame | None = None
@@ -74,7 +75,7 @@ class LiveReads:
             else:
                 self._open(EventReader(self, stream, start, read.cursor, exchange), first)
 
-        self.engine.read(stream, start, found, EVENT_BYTES_MAX)
+        self.engine.read(stream, start, found, self.event_bytes_max)
 
     def _open(self, reader: EventReader, first: Chunk) -> None:
         stream, exchange = reader.stream, reader.exchange
@@ -216,7 +217,7 @@ class EventReader:
         self._echoed = cursor
         self._last_cursor = 0
         self._held_at: Position | None = None
-        self._reach_bytes = EVENT_BYTES_MAX
+        self._reach_bytes = live.event_bytes_max
         self._pumping = False
         self._reading = False
         self._done = False
@@ -282,7 +283,7 @@ class EventReader:
     def _take(self, found: Chunk) -> None:
         chunk = self._whole_characters(found)
         if chunk is not None:
-            self._reach_bytes = EVENT_BYTES_MAX
+            self._reach_bytes = self._live.event_bytes_max
             self._send(chunk)
         elif found.up_to_date:
             self._held_at = found.end

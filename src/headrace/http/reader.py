@@ -33,6 +33,9 @@ _ONCE: Final = frozenset(
 _UPGRADE: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 # A body must keep this rate on average, on top of its fixed deadline.
 BODY_BYTES_PER_SEC_MIN: Final = 64 * 1024
+# What chunk sizes and trailers may add to a body: a chunk of one byte takes six.
+FRAMING_BYTES_MAX: Final = 16 * 1024
+FRAMING_PER_BODY_BYTE_MAX: Final = 16
 # Bodies up to this size are not counted against the budget: a head may be larger.
 SMALL_BODY_BYTES: Final = 4096
 NEVER: Final = float("inf")
@@ -127,13 +130,13 @@ class RequestReader:
         self.deadline = masthead.deadline(self.waited_secs)
 
     def _begin(self) -> None:
-        """Nothing of the next request is known, but that it may be in what was fed last."""
+        """Nothing of the next request is known."""
         self._url = self._body = b""
         self._headers: Headers = {}
         self._head_done = False
         self._parts: bytearray | None = None
-        self._fed_bytes = self._feed_bytes
-        self._body_bytes = self._announced_bytes = self._repeats = self._trailer_bytes = 0
+        self._fed_bytes = self._body_bytes = self._announced_bytes = 0
+        self._repeats = self._trailer_bytes = 0
         self.deadline = NEVER
 
     @property
@@ -160,7 +163,7 @@ class RequestReader:
         except httptools.HttpParserError as error:
             if self.refusal is None:
                 self._set_refusal(MalformedHttp(f"The request is not valid HTTP/1.1: {error}."))
-        if self._url:
+        if self._url and self.refusal is None:
             self._check_progress()
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
@@ -181,7 +184,8 @@ class RequestReader:
         waited_secs = limits.header_timeout_secs
         if body_bytes:
             waited_secs = limits.body_timeout_secs + body_bytes / BODY_BYTES_PER_SEC_MIN
-        elif self._fed_bytes > limits.url_bytes_max + limits.header_bytes_max:
+        framing_bytes_max = FRAMING_BYTES_MAX + body_bytes * FRAMING_PER_BODY_BYTE_MAX
+        if self._fed_bytes > limits.url_bytes_max + limits.header_bytes_max + framing_bytes_max:
             self._set_refusal(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
         if self.deadline == NEVER:
             self.deadline = self._masthead.deadline(waited_secs)
@@ -231,7 +235,7 @@ class RequestReader:
         limits = self._limits
         if len(headers) + self._repeats > limits.header_count_max:
             self._refuse(HeadersTooLarge(f"{limits.header_count_max} fields"))
-        if self._fed_bytes > limits.header_bytes_max:
+        if self._feed_bytes > limits.header_bytes_max or self._fed_bytes > limits.header_bytes_max:
             self._check_head_size(limits.header_bytes_max)
         version = self._parser.get_http_version()
         self._http_11 = version == "1.1"

@@ -91,6 +91,7 @@ class Server:
             backlog=BACKLOG,
             ssl=self._tls,
             reuse_address=True,
+            ssl_handshake_timeout=config.http.header_timeout_secs if self._tls else None,
         )
         self._assembly.start()
         self._ticker = asyncio.ensure_future(self._tick())
