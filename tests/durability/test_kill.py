@@ -2,59 +2,101 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from pathlib import Path
 
-import httpx
 import pytest
 
-from headrace.testing.oracle import Oracle
+from headrace.testing.oracle import Fate, Fates, Oracle
 from headrace.testing.server import ServerProcess
-from headrace.testing.writers import Writer
+from tests.durability.campaign import STREAMS, Campaign, Evidence, mutant
+from tests.durability.modes import DURABLE_MODES, settings
 
 pytestmark = pytest.mark.slow
 
-PATH = "/v1/stream/under-fire"
-CYCLES = 8
-WRITERS = 8
+CYCLES = 50
+MUTANT_CYCLES_MAX = 10
 
 
-def read_all(url: str) -> list[str]:
-    text = b""
-    offset = "-1"
-    with httpx.Client(base_url=url, timeout=30) as client:
-        while True:
-            response = client.get(PATH, params={"offset": offset})
-            assert response.status_code == 200, response.text
-            text += response.content
-            offset = response.headers["stream-next-offset"]
-            if "stream-up-to-date" in response.headers:
-                return text.decode().splitlines()
+def kill(server: ServerProcess) -> None:
+    server.kill()
 
 
-def test_every_acknowledged_append_survives_kill_9(tmp_path: Path) -> None:
-    env = {"DS_STORAGE__MODE": "acid", "DS_STORAGE__DATA_DIR": str(tmp_path / "data")}
-    oracle = Oracle()
-    numbers = dict.fromkeys((f"w{n}" for n in range(WRITERS)), 0)
-    moments = random.Random(1)
-    for cycle in range(CYCLES):
-        server = ServerProcess(env, cwd=str(tmp_path))
-        server.start()
-        if cycle == 0:
-            httpx.put(server.url + PATH, headers={"content-type": "text/plain"})
-        writers = [
-            Writer(server.port, PATH, name, first, oracle) for name, first in numbers.items()
-        ]
-        for writer in writers:
-            writer.start()
-        killer = threading.Timer(moments.uniform(0.02, 0.25), server.kill)
-        killer.start()
-        killer.join()
-        for writer in writers:
-            writer.join(30)
-            numbers[writer.name] = writer.number
-    with ServerProcess(env, cwd=str(tmp_path)) as server:
-        stored = read_all(server.url)
-    assert len(oracle.acknowledged) > CYCLES, "the test must have written something"
-    assert oracle.violations(stored) == []
+@pytest.fixture(scope="module", params=DURABLE_MODES)
+def fought(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Campaign, Evidence]:
+    """A server that was killed many times under many clients, and what it holds then."""
+    directory = tmp_path_factory.mktemp("kill")
+    campaign = Campaign(settings(request.param, directory / "data"), directory)
+    for _ in range(CYCLES):
+        campaign.live_and_die(kill)
+    evidence = campaign.examine()
+    print(
+        f"{request.param}: {campaign.lives} kills, {campaign.acknowledged} appends and "
+        f"{campaign.fates.confirmed} creates, closes and deletes acknowledged, "
+        f"{campaign.repeats} producer repeats, "
+        f"{len(campaign.violations(evidence))} violations"
+    )
+    return campaign, evidence
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_every_acknowledged_append_is_there_once_and_in_order(
+    fought: tuple[Campaign, Evidence], path: str
+) -> None:
+    campaign, evidence = fought
+    assert len(campaign.oracles[path].acknowledged) > CYCLES
+    assert campaign.oracles[path].violations(evidence.lines[path]) == []
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_producers_that_repeat_across_kills_leave_no_gap(
+    fought: tuple[Campaign, Evidence], path: str
+) -> None:
+    _, evidence = fought
+    numbers = [int(line.partition(":")[2]) for line in evidence.lines[path] if line[0] == "p"]
+    assert len(numbers) > CYCLES
+    assert numbers == list(range(len(numbers)))
+
+
+def test_creates_closes_and_deletes_are_as_acknowledged(
+    fought: tuple[Campaign, Evidence],
+) -> None:
+    campaign, evidence = fought
+    assert set(evidence.fates.values()) == set(Fate)
+    assert campaign.fates.violations(evidence.fates) == []
+
+
+def test_the_registry_names_the_streams_that_exist(fought: tuple[Campaign, Evidence]) -> None:
+    _, evidence = fought
+    existing = {path for path, fate in evidence.fates.items() if fate is not Fate.ABSENT}
+    assert evidence.registered == existing | set(STREAMS)
+
+
+@pytest.mark.parametrize("mode", DURABLE_MODES)
+def test_a_server_that_acknowledges_early_is_caught(mode: str, tmp_path: Path) -> None:
+    env = settings(mode, tmp_path / "data") | mutant("acknowledge_early")
+    campaign = Campaign(env, tmp_path)
+    for _ in range(MUTANT_CYCLES_MAX):
+        campaign.live_and_die(kill)
+        if campaign.violations(campaign.examine()):
+            return
+    pytest.fail(f"{MUTANT_CYCLES_MAX} kills found nothing wrong")
+
+
+def test_the_oracle_names_what_should_not_be() -> None:
+    oracle = Oracle({"a:0", "a:1"}, {"a:2"}, {"a:3"})
+    assert oracle.violations(["a:0", "a:1", "a:3"]) == []
+    assert oracle.violations(["a:1"]) == ["acknowledged but lost: a:0"]
+    assert "out of order: a:0" in oracle.violations(["a:1", "a:0"])
+    assert "refused but present: a:2" in oracle.violations(["a:0", "a:1", "a:2"])
+    assert "present 2 times: a:1" in oracle.violations(["a:0", "a:1", "a:1"])
+    assert "never sent: b:0" in oracle.violations(["a:0", "a:1", "b:0"])
+
+
+def test_a_fate_is_open_until_it_is_confirmed() -> None:
+    fates = Fates()
+    fates.attempt("s", Fate.OPEN)
+    assert fates.violations({"s": Fate.ABSENT}) == fates.violations({"s": Fate.OPEN}) == []
+    fates.confirm("s", Fate.OPEN)
+    assert fates.violations({"s": Fate.ABSENT}) == ["s is absent, and should be open"]

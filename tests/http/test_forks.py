@@ -168,7 +168,15 @@ def test_a_source_may_be_named_by_path_or_url(
 
 @pytest.mark.parametrize(
     "source",
-    ["", "name", "/other/root/x", "/v1/stream/", "/v1/stream/a/../b", "http://x/", "/v1/streamx"],
+    [
+        "",
+        "name",
+        "/other/elsewhere/x",
+        "/v1/stream/",
+        "/v1/stream/a/../b",
+        "http://x/",
+        "/v1/streamx",
+    ],
 )
 def test_a_source_that_is_no_path_of_a_stream_is_400(
     http: httpx.Client, stream: str, source: str

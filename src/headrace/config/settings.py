@@ -207,7 +207,7 @@ class Limits(Section):
         10_000, COUNT, "Idempotent producers remembered per stream."
     )
     producer_receipts: int = _setting(
-        64, COUNT, "Appends per producer whose offsets are remembered for late duplicates."
+        64, whole(1, 256), "Appends per producer whose offsets are remembered for late duplicates."
     )
     rate_limit_requests_per_sec: int = _setting(
         0, COUNT_OR_OFF, "Requests per second of one subject or address; 0 is no limit."

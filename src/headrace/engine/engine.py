@@ -151,11 +151,25 @@ class Engine:
             stream.visible_closed = state.closed
             # What was read while nothing was written down: every window starts again.
             state.touched_ms = now_ms
+            for producer in (state.producers or {}).values():
+                del producer.receipts[: -self.limits.producer_receipts_max]
+            superseded = self.streams.get(state.name)
+            if superseded is not None:
+                self._supersede(superseded)
             self.streams[state.name] = stream
             if state.name != REGISTRY_NAME:
                 self.stored_bytes += found.log.stored_bytes
             self._expiring.add(stream)
             self._next_id = max(self._next_id, state.id + 1)
+
+    def _supersede(self, stream: Stream) -> None:
+        """A younger stream has the name, so this one's deletion was under way: carry it out."""
+        stream.state.deleted = True
+        self.stored_bytes -= stream.log.stored_bytes
+        whole = not stream.forks
+        self._storage.commit(stream.log, Removed(stream.state, whole=whole), None)
+        if whole and stream.source is not None:
+            stream.source.forks -= 1
 
     # -- finding ---------------------------------------------------------------------------
 
@@ -174,11 +188,14 @@ class Engine:
 
     def settle(self, name: str, done: Callable[[], None]) -> None:
         """Call `done` once whatever is known of `name` is durable: that it is, or is not, there."""
-        stream = self._leaving.get(name) or self.streams.get(name)
-        if stream is None:
-            done()
+        leaving, stream = self._leaving.get(name), self.streams.get(name)
+        settle = self._storage.settle
+        if leaving is not None and stream is not None:
+            settle(leaving.log, lambda: settle(stream.log, done))
+        elif leaving is not None or stream is not None:
+            settle((leaving or self.streams[name]).log, done)
         else:
-            self._storage.settle(stream.log, done)
+            done()
 
     def touch(self, stream: Stream) -> None:
         """A read or write happened: a sliding TTL starts again."""
@@ -231,9 +248,12 @@ class Engine:
                 self._existence_committed(stream, change, reply)
 
     def _existence_committed(
-        self, stream: Stream, change: Created | Removed, reply: Callable[[Change], None]
+        self, stream: Stream, change: Created | Removed | Trimmed, reply: Callable[[Change], None]
     ) -> None:
         name = stream.state.name
+        if isinstance(change, Trimmed):
+            stream.state.floor = change.floor
+            return
         if isinstance(change, Created):
             stream.born = True
             stream.visible = change.initial.end
@@ -314,8 +334,9 @@ class Engine:
             callback(stream)
         change = Created(state, initial)
         created = Confirmed(state, initial.end, initial.closes, created=True)
-        self._storage.commit(log, change, (stream, change, _translate(created, reply)))
+        # Announced first: a commit may answer at once, and a delete may be what is asked next.
         self._announce(self._registry.created(state))
+        self._storage.commit(log, change, (stream, change, _translate(created, reply)))
 
     def _create_fork(
         self,
@@ -334,7 +355,7 @@ class Engine:
             raise anchor
         count = min(messages_needed(origin, request), origin.tail.messages - anchor.messages)
 
-        def resolved(following: Lengths | HeadraceError | None) -> None:
+        def resolved(following: list[int] | HeadraceError | None) -> None:
             if isinstance(following, HeadraceError):
                 reply(following)
                 return
@@ -356,10 +377,43 @@ class Engine:
                 refusal = error
                 self.settle(origin.name, lambda: reply(refusal))
 
-        if source.log.is_hot(anchor):
-            resolved(source.log.lengths(anchor, count))
+        self._lengths(source, anchor, count, [], resolved)
+
+    def _lengths(
+        self,
+        stream: Stream,
+        start: Position,
+        count: int,
+        found: list[int],
+        reply: Callable[[list[int] | HeadraceError | None], None],
+    ) -> None:
+        """Lengths of `count` messages from `start`; None where that is not a boundary."""
+        if start == stream.state.tail or (found and len(found) >= count):
+            reply(found[:count])
+            return
+
+        def more(part: Range | HeadraceError | None) -> None:
+            if part is None or isinstance(part, HeadraceError):
+                reply(part)
+            else:
+                found.extend(part.lengths)
+                self._lengths(stream, part.end, count, found, reply)
+
+        self._read_log(stream, start, stream.state.tail, self.limits.read_chunk_bytes, more)
+
+    def _read_log(
+        self,
+        stream: Stream,
+        start: Position,
+        limit: Position,
+        bytes_max: int,
+        reply: Callable[[Range | HeadraceError | None], None],
+    ) -> None:
+        part = stream.log.read(start, limit, bytes_max)
+        if callable(part):
+            self._storage.run_cold(part, reply)
         else:
-            self._storage.run_cold(lambda: source.log.lengths(anchor, count), resolved)
+            reply(part)
 
     def _find_source(self, name: str) -> Stream:
         if name == REGISTRY_NAME:
@@ -407,7 +461,6 @@ class Engine:
         if start == visible:
             reply(Chunk(start, start, b"", True, closed))
             return
-        log = stream.log
         size_max = self.limits.read_chunk_bytes if bytes_max is None else bytes_max
 
         def found(part: Range | HeadraceError | None) -> None:
@@ -421,10 +474,7 @@ class Engine:
             ended = up_to_date and closed
             reply(Chunk(start, part.end, part.data, up_to_date, ended, part.lengths))
 
-        if log.is_hot(start):
-            found(log.read(start, visible, size_max))
-        else:
-            self._storage.run_cold(lambda: log.read(start, visible, size_max), found)
+        self._read_log(stream, start, visible, size_max, found)
 
     def attach_reader(self, stream: Stream, reader: TailListener) -> None:
         limit = self.bounds.readers_per_stream_max
@@ -462,26 +512,28 @@ class Engine:
         state.deleted = True
         self._expiring.discard(stream)
         change = Removed(state, whole=not stream.forks)
+        followers: list[Stream] = []
         if change.whole:
             self._leaving[state.name] = stream
-            self._release(stream)
-        self._storage.commit(stream.log, change, (stream, change, reply))
+            followers = self._release(stream)
+        # A commit may answer at once, and what is asked next must find everything done. The
+        # stream goes before the sources it held, so that a fork never outlives its source.
         self._announce(self._registry.deleted(state.name))
-        self._cascade(stream)
+        self._storage.commit(stream.log, change, (stream, change, reply))
+        for source in followers:
+            self._storage.commit(source.log, Removed(source.state, whole=True), None)
 
-    def _release(self, stream: Stream) -> None:
+    def _release(self, stream: Stream) -> list[Stream]:
+        """Take a stream out; deleted sources whose last fork it was follow it."""
         del self.streams[stream.state.name]
         self.stored_bytes -= stream.log.stored_bytes
-        if stream.source is not None:
-            stream.source.forks -= 1
-
-    def _cascade(self, stream: Stream) -> None:
-        """Deleted sources whose last fork has gone follow it."""
         source = stream.source
-        while source is not None and source.state.deleted and not source.forks:
-            self._release(source)
-            self._storage.commit(source.log, Removed(source.state, whole=True), None)
-            source = source.source
+        if source is None:
+            return []
+        source.forks -= 1
+        if source.forks or not source.state.deleted:
+            return []
+        return [source, *self._release(source)]
 
     # -- the registry ----------------------------------------------------------------------
 
@@ -509,6 +561,8 @@ class Engine:
         position = stream.state.floor
         while position != stream.state.tail:
             part = stream.log.read(position, stream.state.tail, self.limits.read_chunk_bytes)
+            if callable(part):
+                part = part()
             assert part is not None, "the registry is read at its own boundaries"
             note_announced(announced, part.data)
             position = part.end
@@ -529,11 +583,12 @@ class Engine:
         self._storage.commit(stream.log, change, (stream, change, _ignore))
 
     def _compact_registry(self) -> None:
+        """Say it all once more; what came before goes when that is durable."""
         stream = self._registry.stream
-        floor = stream.state.tail
+        self._registry.floor = floor = stream.state.tail
         self._append_to_registry(self._registry.restated(self._announced_states()))
-        stream.state.floor = floor
-        self._storage.commit(stream.log, Trimmed(stream.state, floor), None)
+        change = Trimmed(stream.state, floor)
+        self._storage.commit(stream.log, change, (stream, change, _ignore))
 
     def _announced_states(self) -> Iterator[StreamState]:
         for stream in self.streams.values():

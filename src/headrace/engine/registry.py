@@ -20,6 +20,7 @@ STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it 
 class Registry:
     def __init__(self, stream: Stream, live_count: int) -> None:
         self.stream = stream
+        self.floor: Position = stream.state.floor
         self._live_count = live_count
 
     def created(self, state: StreamState) -> Appended:
@@ -37,7 +38,7 @@ class Registry:
     @property
     def is_due(self) -> bool:
         """Whether history outweighs what the registry has to say."""
-        kept = self.stream.state.tail.messages - self.stream.state.floor.messages
+        kept = self.stream.state.tail.messages - self.floor.messages
         return kept > 2 * self._live_count + STALE_MESSAGES_MIN
 
     def restated(self, live: Iterable[StreamState]) -> Appended:

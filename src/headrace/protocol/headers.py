@@ -7,8 +7,9 @@ sentence that names the header.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import NoReturn
 
 from headrace.errors import InvalidRequest
 from headrace.limits import CONTENT_TYPE_BYTES_MAX, INTEGER_MAX, TTL_SECS_MAX
@@ -19,6 +20,8 @@ Headers = dict[bytes, bytes]
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 JSON = "application/json"
 _ZERO = ord("0")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999
 _INTEGER_DIGITS_MAX = len(str(INTEGER_MAX))  # int() of a megabyte of digits takes minutes
 _RFC3339 = re.compile(
     r"(\d{4}-\d{2}-\d{2})[Tt](\d{2}:\d{2}:\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
@@ -58,9 +61,15 @@ def parse_expires_at(value: bytes) -> int:
         text = f"{date}T{clock}{(fraction or '.0')[:7]}{zone}"
         try:
             moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%f%z")
-            return int(moment.timestamp() * 1000)
-        except (ValueError, OverflowError):
-            pass
+        except ValueError:
+            return _refuse_time(value)
+        moment_ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+        if moment_ms <= _TIME_MS_MAX:
+            return moment_ms
+    return _refuse_time(value)
+
+
+def _refuse_time(value: bytes) -> NoReturn:
     raise InvalidRequest(
         f"Stream-Expires-At must be an RFC 3339 time such as 2030-01-01T00:00:00Z, "
         f"not {show(value)}."
@@ -69,7 +78,7 @@ def parse_expires_at(value: bytes) -> int:
 
 def format_time(moment_ms: int) -> str:
     """RFC 3339 with milliseconds, in UTC."""
-    moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    moment = _EPOCH + timedelta(milliseconds=moment_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment_ms % 1000:03d}Z"
 
 

@@ -8,6 +8,7 @@ On the log each message is followed by a comma, so that `[`, a range without its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from headrace.errors import BodyTooLarge, InvalidJson
 from headrace.limits import JSON_DEPTH_MAX
 
 _WHITESPACE: Final = b" \t\n\r"
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]')
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -36,14 +38,31 @@ def split_messages(body: bytes, bytes_max: int) -> list[bytes]:
     try:
         return [bytes(element) for element in _ELEMENTS.decode(body)]
     except RecursionError:
-        raise InvalidJson(_TOO_DEEP) from None
+        return _split_deep(body)
+
+
+def _split_deep(body: bytes) -> list[bytes]:
+    """The same for a valid array that nests deeper than the decoder goes."""
+    elements: list[bytes] = []
+    depth = begin = 0
+    for token in _TOKENS.finditer(body):
+        mark = body[token.start()]
+        if mark in b"]}":
+            depth -= 1
+        if (depth == 1 and mark == ord(",")) or depth == 0:
+            if begin:
+                elements.append(body[begin : token.start()].strip(_WHITESPACE))
+            begin = token.end()
+        if mark in b"[{":
+            depth += 1
+    return elements
 
 
 _TOO_DEEP = f"The body nests deeper than {JSON_DEPTH_MAX} levels."
 
 
 def _explain(error: orjson.JSONDecodeError) -> str:
-    if "ecursion" in error.msg:
+    if "ecursion" in error.msg or "depth" in error.msg:
         return _TOO_DEEP
     return f"The body is not valid JSON: {error.msg} at character {error.pos}."
 

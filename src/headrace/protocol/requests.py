@@ -151,7 +151,10 @@ def _parse_fork(headers: Headers, stream_root: str) -> ForkRequest | None:
 
 def _parse_source(value: str, stream_root: str) -> str:
     """The stream behind a Stream-Forked-From path; a full URL is taken by its path."""
-    path = urlsplit(value).path if "://" in value else value
+    try:
+        path = urlsplit(value).path if "://" in value else value
+    except ValueError:
+        path = ""
     root = f"{stream_root}/"
     if not path.startswith(root):
         raise InvalidRequest(f"Stream-Forked-From must be a stream's path, such as {root}source.")

@@ -18,6 +18,7 @@ from headrace.protocol.json_mode import response_body
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState
 
+BOM = codecs.BOM_UTF8
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
@@ -90,9 +91,11 @@ class Decoder:
 
     def feed(self, received: bytes) -> Iterator[Event]:
         self._buffer += received
-        if not self._begun and self._buffer:
+        if not self._begun:
+            if len(self._buffer) < len(BOM) and BOM.startswith(self._buffer):
+                return
             self._begun = True
-            self._buffer = self._buffer.removeprefix(b"\xef\xbb\xbf")
+            self._buffer = self._buffer.removeprefix(BOM)
         # A CR at the very end may be half of a CRLF.
         complete = self._buffer[:-1] if self._buffer.endswith(b"\r") else self._buffer
         last = max(complete.rfind(b"\n"), complete.rfind(b"\r")) + 1

@@ -27,17 +27,15 @@ from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid_shard import Shard
 from headrace.storage.base import (
     Change,
+    Cold,
     Created,
     Entry,
-    Lengths,
     Log,
-    Range,
     Recovered,
 )
 from headrace.storage.committer import result_or_error
 from headrace.storage.disk import RealDisk
-from headrace.storage.memory import LENGTHS_WINDOW_BYTES, MemoryLog
-from headrace.storage.ranges import lengths_by_reading, read_branched
+from headrace.storage.tailed import TailedLog
 
 logger = logging.getLogger(__name__)
 
@@ -45,55 +43,35 @@ FORMAT: Final = 1
 MANIFEST: Final = "acid/manifest.json"
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that is kept in memory
 COLD_READERS_MAX: Final = 4
+LOOK_EVERY_BYTES: Final = 256 * 1024
 
 
-class AcidLog:
-    """One stream: its end in memory, all of it in its shard."""
+class AcidLog(TailedLog):
+    """One stream: its end in memory, all that is durable of it in its shard."""
 
-    __slots__ = ("base", "parent", "shard", "state", "tail")
+    __slots__ = ("_mark", "shard")
 
     def __init__(self, state: StreamState, shard: Shard, parent: AcidLog | None) -> None:
-        self.state = state
+        super().__init__(state, parent)
         self.shard = shard
-        self.parent = parent
-        self.base: Position = state.config.fork.point if state.config.fork else state.floor
-        self.tail = MemoryLog(state.tail)
-
-    @property
-    def stored_bytes(self) -> int:
-        return self.state.tail.bytes - max(self.base, self.state.floor).bytes
-
-    def is_hot(self, start: Position) -> bool:
-        if start.bytes >= self.tail.base.bytes:
-            return True
-        return (
-            self.parent is not None
-            and start.bytes < self.base.bytes
-            and self.tail.base == self.base
-            and self.parent.is_hot(start)
-        )
+        self._mark = (0, state.tail)
 
     def append(self, change: Appended) -> None:
-        tail = self.tail
-        tail.append(change)
-        if len(tail.data) > HOT_BYTES_MAX:
-            tail.forget(len(tail.data) - HOT_BYTES_MAX // 2)
+        self.tail.append(change)
+        if len(self.tail.data) > HOT_BYTES_MAX:
+            self._forget_durable()
 
-    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
-        if start.bytes < self.base.bytes and self.parent is not None:
-            return read_branched(
-                self.parent.read, self._read_own, self.base, start, limit, bytes_max
-            )
-        return self._read_own(start, limit, bytes_max)
+    def _forget_durable(self) -> None:
+        """Drop what is in the shard for certain: what was there when a finished batch began."""
+        batch, end = self._mark
+        committer = self.shard.committer
+        if batch <= committer.finished:
+            surplus = end.bytes - self.tail.base.bytes - HOT_BYTES_MAX // 2
+            self.tail.forget(max(0, surplus))
+            self._mark = (committer.gathering, self.state.tail)
 
-    def _read_own(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
-        if start.bytes >= self.tail.base.bytes:
-            return self.tail.read(start, limit, bytes_max)
-        return self.shard.read(self.state.id, start, limit, bytes_max)
-
-    def lengths(self, start: Position, count: int) -> Lengths | None:
-        limit = self.state.tail
-        return lengths_by_reading(self.read, start, limit, count, LENGTHS_WINDOW_BYTES)
+    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+        return lambda: self.shard.read(self.state.id, start, limit, bytes_max)
 
 
 class AcidStorage:
@@ -106,6 +84,8 @@ class AcidStorage:
         self._shards = [
             Shard(directory / "acid" / f"shard-{number:03d}", loop) for number in range(shard_count)
         ]
+        self._disk.sync_directory("acid")
+        self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
         self.refusal: HeadraceError | None = None
         self.tick()
@@ -160,11 +140,17 @@ class AcidStorage:
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, AcidLog), "a storage commits to its own logs"
-        if isinstance(change, Appended):
-            log.append(change)
-        elif isinstance(change, Created):
-            log.append(change.initial)
+        added = change.initial if isinstance(change, Created) else change
+        if isinstance(added, Appended):
+            log.append(added)
+            self._look_for_room(len(added.data))
         log.shard.add(log.state, change, entry)
+
+    def _look_for_room(self, byte_count: int) -> None:
+        """A second is long on a fast disk: look again after every so many bytes."""
+        self._unseen_bytes += byte_count
+        if self._unseen_bytes > LOOK_EVERY_BYTES:
+            self.tick()
 
     def settle(self, log: Log, done: Callable[[], None]) -> None:
         assert isinstance(log, AcidLog), "a storage settles its own logs"
@@ -175,10 +161,11 @@ class AcidStorage:
         future.add_done_callback(lambda finished: done(result_or_error(finished)))
 
     def tick(self) -> None:
+        self._unseen_bytes = 0
         self.refusal = self._disk.refusal()
 
     def close(self) -> None:
+        self._cold.shutdown()
         for shard in self._shards:
             shard.close()
-        self._cold.shutdown()
         self._disk.close()

@@ -137,14 +137,14 @@ def read_range(
         for length in lengths[skip:]:
             end_bytes = position.bytes + length
             too_much = end_bytes - start.bytes > bytes_max and bool(found)
-            if too_much or end_bytes > limit.bytes:
+            if too_much or position.messages >= limit.messages:
                 parts.append(data[offset : offset + size])
                 return Range(position, b"".join(parts), found)
             found.append(length)
             size += length
             position = Position(position.messages + 1, end_bytes)
         parts.append(data[offset : offset + size])
-        if position.bytes >= limit.bytes:
+        if position.messages >= limit.messages:
             break
     if not found:
         return None

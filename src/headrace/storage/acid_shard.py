@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import lmdb
+import msgspec
 
 from headrace.errors import StoredBytesDamaged
 from headrace.protocol.offsets import Position
@@ -20,7 +21,7 @@ from headrace.storage.records import HeadRecord, decode_state, encode_head, enco
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
 CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
-RECEIPT_SLOTS: Final = 64
+RECEIPT_SLOTS: Final = 256  # the most that limits.producer_receipts may ask for
 
 
 class Work(NamedTuple):
@@ -36,11 +37,16 @@ class Shard:
         self._environment = lmdb.open(
             str(path), map_size=MAP_BYTES, max_dbs=len(records.DATABASES), max_readers=64
         )
+        # What a kill left in the page cache looks committed: make it so before it is served.
+        self._environment.sync(True)
         self._databases = {name: self._environment.open_db(name) for name in records.DATABASES}
         self.committer: Committer[Work] = Committer(loop, "headrace-commit", self._write)
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
-        self.committer.add(Work(state, change, head_of(state)), entry)
+        head = head_of(state)
+        if isinstance(change, Trimmed):
+            head = msgspec.structs.replace(head, floor=change.floor)
+        self.committer.add(Work(state, change, head), entry)
 
     def _write(self, batch: list[Work]) -> None:
         """On the committer's thread: one transaction, synced when this returns."""

@@ -27,22 +27,18 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     lengths: Lengths
 
 
+Cold = Callable[[], Range | None]
+"""A read that touches a disk and no memory that changes: to be done off the loop."""
+
+
 class Log(Protocol):
     """The bytes of one stream and the boundaries of its messages."""
 
-    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
         """Messages from `start` up to `limit`: at most `bytes_max`, but at least one.
 
         None where `start` is not a boundary between two messages.
         """
-        ...
-
-    def lengths(self, start: Position, count: int) -> Lengths | None:
-        """Lengths of up to `count` messages from `start`; None where it is not a boundary."""
-        ...
-
-    def is_hot(self, start: Position) -> bool:
-        """Whether reading from `start` touches nothing but memory."""
         ...
 
     @property

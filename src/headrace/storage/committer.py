@@ -34,6 +34,10 @@ class Committer(Generic[W]):
         self._waiting: list[Entry | Callable[[], None]] = []
         self._busy = False
         self._scheduled = False
+        self.gathering = 1
+        """The number of the batch that `add` adds to."""
+        self.finished = 0
+        """The number of the last batch that is durable."""
         self._thread = ThreadPoolExecutor(1, name)
         self._failure: asyncio.Future[None] = loop.create_future()
 
@@ -84,6 +88,7 @@ class Committer(Generic[W]):
     def _begin(self) -> None:
         self._scheduled = False
         self._busy = True
+        self.gathering += 1
         work, self._work = self._work, []
         waiting, self._waiting = self._waiting, []
         future = self._loop.run_in_executor(self._thread, self._write, work)
@@ -97,6 +102,7 @@ class Committer(Generic[W]):
             self._fail(waiting, error)
             return
         self._busy = False
+        self.finished += 1
         if self._work or self._waiting:
             self._begin()
         entries: list[Entry] = []

@@ -20,15 +20,15 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage.base import (
     Change,
+    Cold,
     Created,
     Entry,
-    Lengths,
     Log,
     Range,
     Recovered,
 )
 from headrace.storage.catalog import Catalog, state_of
-from headrace.storage.checkpoint import Checkpointer, base_of
+from headrace.storage.checkpoint import Checkpointer
 from headrace.storage.committer import Committer, result_or_error
 from headrace.storage.disk import Disk
 from headrace.storage.frames import (
@@ -39,77 +39,47 @@ from headrace.storage.frames import (
     frame_of,
 )
 from headrace.storage.journal import SEGMENT_BYTES, Journal
-from headrace.storage.memory import LENGTHS_WINDOW_BYTES, MemoryLog
-from headrace.storage.ranges import lengths_by_reading, read_branched
 from headrace.storage.records import new_state
 from headrace.storage.stream_files import StreamReader
+from headrace.storage.tailed import TailedLog
 
 logger = logging.getLogger(__name__)
 
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
 PINNED_BYTES_MAX: Final = 512 * 1024 * 1024  # not yet in stream files; past this nothing is added
 WORKERS_MAX: Final = 4
+LOOK_EVERY_BYTES: Final = 1024 * 1024
 
 
-class FileLog:
+class FileLog(TailedLog):
     """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
 
-    __slots__ = ("base", "blocks", "disk", "flushed", "parent", "state", "tail")
+    __slots__ = ("_blocks", "_disk", "flushed")
 
     def __init__(
         self, disk: Disk, state: StreamState, parent: FileLog | None, blocks: int = 0
     ) -> None:
-        self.disk = disk
-        self.state = state
-        self.parent = parent
-        self.base = base_of(state)
-        self.blocks = blocks
+        super().__init__(state, parent)
+        self._disk = disk
+        self._blocks = blocks
         self.flushed: Position = state.tail
-        self.tail = MemoryLog(state.tail)
 
-    @property
-    def stored_bytes(self) -> int:
-        return self.state.tail.bytes - max(self.base, self.state.floor).bytes
-
-    def is_hot(self, start: Position) -> bool:
-        if start.bytes >= self.tail.base.bytes:
-            return True
-        return (
-            self.parent is not None
-            and start.bytes < self.base.bytes
-            and self.tail.base == self.base
-            and self.parent.is_hot(start)
-        )
-
-    def flush(self, end: Position, blocks: int) -> int:
-        """A checkpoint has everything up to `end` in files; bytes that need no memory now."""
-        before = len(self.tail.data)
+    def flush(self, end: Position, blocks: int) -> None:
+        """A checkpoint has everything up to `end` in files: less has to be in memory."""
         self.flushed = end
-        self.blocks = blocks
-        surplus = self.flushed.bytes - self.tail.base.bytes - HOT_BYTES_MAX
-        if surplus > 0:
-            self.tail.forget(surplus)
-        return before - len(self.tail.data)
+        self._blocks = blocks
+        self.tail.forget(max(0, end.bytes - self.tail.base.bytes - HOT_BYTES_MAX))
 
-    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
-        if start.bytes < self.base.bytes and self.parent is not None:
-            return read_branched(
-                self.parent.read, self._read_own, self.base, start, limit, bytes_max
-            )
-        return self._read_own(start, limit, bytes_max)
+    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+        reader = StreamReader(self._disk, self.state.id, self.base.bytes, self._blocks)
 
-    def _read_own(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
-        if start.bytes >= self.tail.base.bytes:
-            return self.tail.read(start, limit, bytes_max)
-        reader = StreamReader(self.disk, self.state.id, self.base.bytes, self.blocks)
-        try:
-            return reader.read(start, min(limit, self.flushed), bytes_max)
-        finally:
-            reader.close()
+        def read() -> Range | None:
+            try:
+                return reader.read(start, limit, bytes_max)
+            finally:
+                reader.close()
 
-    def lengths(self, start: Position, count: int) -> Lengths | None:
-        limit = self.state.tail
-        return lengths_by_reading(self.read, start, limit, count, LENGTHS_WINDOW_BYTES)
+        return read
 
 
 class FileStorage:
@@ -138,6 +108,7 @@ class FileStorage:
         self._checkpointing = False
         self._failure: asyncio.Future[None] = loop.create_future()
         self._pinned_bytes = 0
+        self._unseen_bytes = 0
         self._disk_refusal = disk.refusal()
 
     # -- the life of the storage -----------------------------------------------------------
@@ -211,13 +182,19 @@ class FileStorage:
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, FileLog), "a storage commits to its own logs"
-        added = change if isinstance(change, Appended) else None
-        if isinstance(change, Created):
-            added = change.initial
-        if added is not None:
+        added = change.initial if isinstance(change, Created) else change
+        if isinstance(added, Appended):
             log.tail.append(added)
             self._pinned_bytes += len(added.data)
+            self._look_for_room(len(added.data))
         self._committer.add(frame_of(log.state, change, self._clock.now_ms()), entry)
+
+    def _look_for_room(self, byte_count: int) -> None:
+        """A second is long on a fast disk: look again after every so many bytes."""
+        self._unseen_bytes += byte_count
+        if self._unseen_bytes > LOOK_EVERY_BYTES:
+            self._unseen_bytes = 0
+            self._disk_refusal = self._disk.refusal()
 
     def _write(self, batch: list[Frame]) -> None:
         """On the journal's thread."""

@@ -13,9 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.base import Change, Created, Entry, Lengths, Log, Range, Recovered, Trimmed
-from headrace.storage.ranges import lengths_by_reading, read_branched
-
-LENGTHS_WINDOW_BYTES = 256 * 1024
+from headrace.storage.ranges import clip, read_on
 
 
 class MemoryLog:
@@ -36,9 +34,6 @@ class MemoryLog:
     def stored_bytes(self) -> int:
         return len(self.data)
 
-    def is_hot(self, start: Position) -> bool:
-        return True
-
     def append(self, change: Appended) -> None:
         self.data += change.data
         lengths = change.lengths
@@ -51,39 +46,38 @@ class MemoryLog:
             self.ends.append(end)
 
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        if self.parent is None:
+            return self.read_own(start, limit, bytes_max)
+        found = read_on(self._read_one, start, limit, bytes_max)
+        assert not callable(found), "memory is never cold"
+        return found
+
+    def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        if start.bytes >= self.base.bytes or self.parent is None:
+            return self.read_own(start, limit, bytes_max)
+        found = self.parent.read(start, min(limit, self.base), bytes_max)
+        return clip(found, self.base)
+
+    def read_own(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
+        """From this log alone."""
         if not self._is_boundary(start):
             return None
-        if start.bytes < self.base.bytes:
-            assert self.parent is not None, "read below the floor"
-            return read_branched(self.parent.read, self.read, self.base, start, limit, bytes_max)
         first = start.messages - self.base.messages
         count = limit.messages - self.base.messages
         if limit.bytes - start.bytes > bytes_max:
             fitting = bisect_right(self.ends, start.bytes + bytes_max)
             count = min(count, max(fitting, first + 1))
         ends = self.ends[first:count]
-        end = Position(self.base.messages + count, ends[-1] if ends else start.bytes)
+        end = Position(start.messages + len(ends), ends[-1] if ends else start.bytes)
         offset = self.base.bytes
         data = bytes(memoryview(self.data)[start.bytes - offset : end.bytes - offset])
         return Range(end, data, _differences(start.bytes, ends))
-
-    def lengths(self, start: Position, count: int) -> Lengths | None:
-        if not self._is_boundary(start):
-            return None
-        return lengths_by_reading(self.read, start, self._end(), count, LENGTHS_WINDOW_BYTES)
-
-    def _end(self) -> Position:
-        if not self.ends:
-            return self.base
-        return Position(self.base.messages + len(self.ends), self.ends[-1])
 
     def _is_boundary(self, position: Position) -> bool:
         own = position.messages - self.base.messages
         if own > 0:
             return own <= len(self.ends) and self.ends[own - 1] == position.bytes
-        if position.bytes >= self.base.bytes:
-            return position == self.base
-        return self.parent is not None and self.parent._is_boundary(position)
+        return position == self.base
 
     def forget(self, byte_count: int) -> None:
         """Forget at most so many bytes from the front, up to a boundary."""

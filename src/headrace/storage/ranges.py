@@ -1,47 +1,37 @@
-"""Reading a stream that branches off another: whole messages, across the branch."""
+"""Reading a stream that branches off another: whole messages, across the branch.
+
+A log reads from one owner at a time: itself, or the log it branched from, whose last message the
+branch may cut. What follows is added while it is in memory and there is room.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from headrace.protocol.offsets import Position
-from headrace.storage.base import Lengths, Range
+from headrace.storage.base import Cold, Range
 
-Read = Callable[[Position, Position, int], Range | None]
+ReadOne = Callable[[Position, Position, int], Range | Cold | None]
 
 
-def read_branched(
-    inherited: Read, own: Read, base: Position, start: Position, limit: Position, bytes_max: int
-) -> Range | None:
-    """From `start`, which lies before the branch at `base`; past it only while there is room."""
-    found = inherited(start, min(limit, base), bytes_max)
-    if found is None:
-        return None
-    surplus = found.end.bytes - base.bytes
-    if surplus > 0:
-        # The branch cuts a message of the source: here it ends at the cut.
-        lengths = [*found.lengths[:-1], found.lengths[-1] - surplus]
-        found = Range(base, found.data[:-surplus], lengths)
-    room = bytes_max - len(found.data)
-    if found.end != base or limit <= base or room <= 0:
+def clip(found: Range | None, end: Position) -> Range | None:
+    """A range that ends at the branch at the latest, inside a message if need be."""
+    if found is None or found.end.bytes <= end.bytes:
         return found
-    rest = own(base, limit, room)
-    if rest is None or len(rest.data) > room:
-        return found
-    return Range(rest.end, found.data + rest.data, [*found.lengths, *rest.lengths])
+    surplus = found.end.bytes - end.bytes
+    lengths = [*found.lengths[:-1], found.lengths[-1] - surplus]
+    return Range(end, found.data[:-surplus], lengths)
 
 
-def lengths_by_reading(
-    read: Read, start: Position, limit: Position, count: int, bytes_max: int
-) -> Lengths | None:
-    """Lengths of up to `count` messages before `limit`; None where `start` is no boundary."""
-    lengths: list[int] = []
-    while start != limit:
-        found = read(start, limit, bytes_max if count else 0)
-        if found is None:
-            return None
-        lengths += found.lengths
-        if len(lengths) >= count or found.end == start:
-            break
-        start = found.end
-    return lengths[:count]
+def read_on(
+    read_one: ReadOne, start: Position, limit: Position, bytes_max: int
+) -> Range | Cold | None:
+    """What `read_one` finds from `start`, and goes on finding in memory, as one range."""
+    found = read_one(start, limit, bytes_max)
+    while isinstance(found, Range) and found.end != limit:
+        room = bytes_max - len(found.data)
+        more = read_one(found.end, limit, room) if room > 0 else None
+        if not isinstance(more, Range) or not 0 < len(more.data) <= room:
+            return found
+        found = Range(more.end, found.data + more.data, [*found.lengths, *more.lengths])
+    return found

@@ -183,7 +183,7 @@ class StreamReader:
         parts: list[bytes] = []
         position = start
         number = self._find(start.bytes)
-        while number < self._blocks and position.bytes < limit.bytes:
+        while number < self._blocks and position.messages < limit.messages:
             block = self._block(number)
             lengths, data = self._contents(block)
             skip = position.messages - block.start.messages
@@ -193,7 +193,7 @@ class StreamReader:
             taken = 0
             for length in lengths[skip:]:
                 size = position.bytes + length - start.bytes
-                if (found and size > bytes_max) or position.bytes + length > limit.bytes:
+                if (found and size > bytes_max) or position.messages >= limit.messages:
                     parts.append(data[offset : offset + taken])
                     return Range(position, b"".join(parts), found)
                 found.append(length)

@@ -171,6 +171,7 @@ class SubscriptionManager:
             return position == START
         if position.bytes < stream.state.floor.bytes:
             return True  # no longer kept, so it can no longer be told
-        if position == stream.visible or not stream.log.is_hot(position):
-            return True  # what is not in memory is not worth a wait: it is within the tail
-        return stream.log.lengths(position, 0) is not None
+        if position == stream.visible:
+            return True
+        # What is not in memory is not worth a wait: it lies within the stream.
+        return stream.log.read(position, stream.visible, 0) is not None

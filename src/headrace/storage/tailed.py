@@ -1,0 +1,46 @@
+"""A log whose end is in memory and whose rest is on a disk: what the durable modes share.
+
+The memory is touched by the event loop only. What is cold is read by a function that was given,
+on the loop, everything it needs to know.
+"""
+
+from __future__ import annotations
+
+from headrace.protocol.offsets import START, Position
+from headrace.protocol.stream import StreamState
+from headrace.storage.base import Cold, Range
+from headrace.storage.memory import MemoryLog
+from headrace.storage.ranges import clip, read_on
+
+
+class TailedLog:
+    """One stream; `base` is where its own bytes begin, after those of the log it branched from."""
+
+    __slots__ = ("base", "parent", "state", "tail")
+
+    def __init__(self, state: StreamState, parent: TailedLog | None) -> None:
+        self.state = state
+        self.parent = parent
+        self.base: Position = state.config.fork.point if state.config.fork else START
+        self.tail = MemoryLog(state.tail)
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.state.tail.bytes - max(self.base, self.state.floor).bytes
+
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
+        return read_on(self._read_one, start, limit, bytes_max)
+
+    def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
+        owner, end = self, limit
+        while start.bytes < owner.base.bytes and owner.parent is not None:
+            end = min(end, owner.base)
+            owner = owner.parent
+        if start.bytes >= owner.tail.base.bytes:
+            return clip(owner.tail.read(start, end, bytes_max), end)
+        cold = owner.cold(start, min(end, owner.tail.base), bytes_max)
+        return lambda: clip(cold(), end)
+
+    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+        """A read of what is on disk before `limit`."""
+        raise NotImplementedError
