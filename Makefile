@@ -38,8 +38,8 @@ $(SUITE)/node_modules/.installed: $(SUITE)/package.json $(SUITE)/package-lock.js
 
 setup: $(VENV)/.installed ## create .venv from the lock; leaves .venv/bin/headrace
 
-run: setup ## serve on http://localhost:4437
-	$(BIN)/headrace serve
+run: setup ## serve on http://localhost:4437, durably, under ./data
+	DS_STORAGE__MODE=file-durable DS_STORAGE__DATA_DIR=data $(BIN)/headrace serve
 
 # --- checks ---
 

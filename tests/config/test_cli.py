@@ -134,12 +134,16 @@ def test_a_bad_configuration_is_one_sentence_and_exit_code_2(
     assert named in result.stderr
 
 
-def test_serve_refuses_a_storage_mode_that_is_not_there_yet(tmp_path: Path) -> None:
-    result = headrace(tmp_path, "serve", env={"DS_STORAGE__MODE": "redb"})
-    assert result.returncode == 2
+def test_serve_refuses_a_data_directory_it_was_not_made_for(tmp_path: Path) -> None:
+    (tmp_path / "data" / "acid").mkdir(parents=True)
+    (tmp_path / "data" / "acid" / "manifest.json").write_text('{"format":1,"shards":4}')
+    result = headrace(
+        tmp_path, "serve", env={"DS_STORAGE__MODE": "redb", "DS_STORAGE__DATA_DIR": "data"}
+    )
+    assert result.returncode == 1
     assert result.stderr == (
-        "headrace: storage.mode = acid (from DS_STORAGE__MODE) is not in this version yet: "
-        "use memory.\n"
+        "headrace: The data directory data was made as {'format': 1, 'shards': 4}, and is asked to "
+        "serve as {'format': 1, 'shards': 16}. Restore the setting, or use another directory.\n"
     )
 
 
@@ -238,7 +242,7 @@ def test_the_block_warns_of_an_address_that_others_can_reach() -> None:
 
 def test_the_block_names_the_directory_of_a_mode_that_has_one() -> None:
     config = Config(storage=Storage(mode="file-fast", data_dir=Path("/srv/s")))
-    assert "file-fast in /srv/s: what the kernel" in startup_block(config, "http://x")
+    assert "file-fast in /srv/s: a power cut" in startup_block(config, "http://x")
 
 
 def test_a_limit_that_is_no_whole_unit_is_shown_in_bytes() -> None:

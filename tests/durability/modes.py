@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from headrace.clock import SystemClock
+from headrace.limits import Limits
 from headrace.storage.acid import AcidStorage
 from headrace.storage.base import Storage
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import FileStorage
 
-DURABLE_MODES = ["acid"]
+DURABLE_MODES = ["acid", "file-durable"]
 SHARDS = 4
+SEGMENT_BYTES = 64 * 1024  # so small that checkpoints and used segments are part of every test
 
 
 def settings(mode: str, directory: Path) -> dict[str, str]:
@@ -18,9 +23,20 @@ def settings(mode: str, directory: Path) -> dict[str, str]:
         "DS_STORAGE__MODE": mode,
         "DS_STORAGE__DATA_DIR": str(directory),
         "DS_STORAGE__ACID_SHARD_COUNT": str(SHARDS),
+        "DS_STORAGE__JOURNAL_SEGMENT_BYTES": str(SEGMENT_BYTES),
     }
 
 
-def open_storage(mode: str, directory: Path, loop: asyncio.AbstractEventLoop) -> Storage:
-    assert mode == "acid", f"{mode} is opened here once it exists"
-    return AcidStorage(directory, SHARDS, loop)
+def open_storage(
+    mode: str, directory: Path, loop: asyncio.AbstractEventLoop, limits: Limits | None = None
+) -> Storage:
+    if mode == "acid":
+        return AcidStorage(directory, SHARDS, loop)
+    return FileStorage(
+        RealDisk(directory),
+        SystemClock(),
+        limits or Limits(),
+        loop,
+        sync=True,
+        segment_bytes=SEGMENT_BYTES,
+    )

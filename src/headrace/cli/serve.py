@@ -15,7 +15,6 @@ import typer
 from headrace import __version__, logs
 from headrace.cli.options import (
     EXIT_FAILED,
-    EXIT_REFUSED,
     ConfigFileOption,
     HostOption,
     PortOption,
@@ -26,12 +25,12 @@ from headrace.cli.options import (
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
 from headrace.errors import HeadraceError
 
-IMPLEMENTED_MODES = ("memory", "file-fast", "file-durable", "acid")
+_SUBSCRIPTIONS = "subscriptions are lost when the process stops"
 LOSES = {
     "memory": "everything is lost when the process stops",
-    "file-fast": "what the kernel had not yet written is lost with the machine's power",
-    "file-durable": "nothing that was acknowledged is lost",
-    "acid": "no stream loses what was acknowledged; subscriptions are lost with the process",
+    "file-fast": "a power cut loses what the kernel had not written yet; " + _SUBSCRIPTIONS,
+    "file-durable": "no stream loses what was acknowledged; " + _SUBSCRIPTIONS,
+    "acid": "no stream loses what was acknowledged; " + _SUBSCRIPTIONS,
 }
 
 
@@ -49,22 +48,10 @@ def serve(
 ) -> None:
     """Run the server until SIGTERM or SIGINT."""
     loaded = load_or_exit(host, port, profile, config_file)
-    _refuse_missing_storage(loaded)
     # Imported here: `headrace config` need not pay for the whole server.
     from headrace.http.server import run
 
     raise typer.Exit(start(loaded, run))
-
-
-def _refuse_missing_storage(loaded: Loaded) -> None:
-    mode = loaded.config.storage.mode
-    if mode not in IMPLEMENTED_MODES:
-        source = loaded.sources["storage.mode"]
-        allowed = ", ".join(IMPLEMENTED_MODES)
-        sentence = (
-            f"storage.mode = {mode} (from {source}) is not in this version yet: use {allowed}."
-        )
-        fail(sentence, EXIT_REFUSED)
 
 
 def start(loaded: Loaded, run: Run) -> int:

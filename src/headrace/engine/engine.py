@@ -410,10 +410,38 @@ class Engine:
         reply: Callable[[Range | HeadraceError | None], None],
     ) -> None:
         part = stream.log.read(start, limit, bytes_max)
-        if callable(part):
-            self._storage.run_cold(part, reply)
-        else:
+        if not callable(part):
             reply(part)
+            return
+        self._storage.run_cold(
+            part, lambda found: self._read_past_seam(stream, limit, bytes_max, found, reply)
+        )
+
+    def _read_past_seam(
+        self,
+        stream: Stream,
+        limit: Position,
+        bytes_max: int,
+        found: Range | HeadraceError | None,
+        reply: Callable[[Range | HeadraceError | None], None],
+    ) -> None:
+        """A cold read ends where a branch, or memory, begins: go on there while there is room."""
+        if not isinstance(found, Range):
+            reply(found)
+            return
+        room = bytes_max - len(found.data)
+        if found.end == limit or room <= 0 or not stream.log.is_seam(found.end):
+            reply(found)
+            return
+
+        def joined(more: Range | HeadraceError | None) -> None:
+            if isinstance(more, Range) and 0 < len(more.data) <= room:
+                lengths = [*found.lengths, *more.lengths]
+                reply(Range(more.end, found.data + more.data, lengths))
+            else:
+                reply(found)
+
+        self._read_log(stream, found.end, limit, room, joined)
 
     def _find_source(self, name: str) -> Stream:
         if name == REGISTRY_NAME:

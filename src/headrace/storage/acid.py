@@ -21,7 +21,7 @@ from typing import Any, Final
 import google_crc32c
 import orjson
 
-from headrace.errors import DirectoryMismatch, HeadraceError
+from headrace.errors import DirectoryMismatch, HeadraceError, InsufficientStorage
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid_shard import Shard
@@ -32,6 +32,7 @@ from headrace.storage.base import (
     Entry,
     Log,
     Recovered,
+    Removed,
 )
 from headrace.storage.committer import result_or_error
 from headrace.storage.disk import RealDisk
@@ -44,6 +45,7 @@ MANIFEST: Final = "acid/manifest.json"
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that is kept in memory
 COLD_READERS_MAX: Final = 4
 LOOK_EVERY_BYTES: Final = 256 * 1024
+LIVE_BYTES_FACTOR: Final = 1.5  # pages are not full, and keys and records take some
 
 
 class AcidLog(TailedLog):
@@ -87,6 +89,7 @@ class AcidStorage:
         self._disk.sync_directory("acid")
         self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
+        self._live_bytes = 0
         self.refusal: HeadraceError | None = None
         self.tick()
 
@@ -129,6 +132,7 @@ class AcidStorage:
             fork = state.config.fork
             parent = logs[fork.source_id] if fork is not None else None
             log = logs[state.id] = AcidLog(state, shard, parent)
+            self._live_bytes += log.stored_bytes
             yield Recovered(state, log)
 
     def new_log(self, state: StreamState, source: Log | None) -> AcidLog:
@@ -141,8 +145,11 @@ class AcidStorage:
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, AcidLog), "a storage commits to its own logs"
         added = change.initial if isinstance(change, Created) else change
+        if isinstance(change, Removed) and change.whole:
+            self._live_bytes -= log.stored_bytes
         if isinstance(added, Appended):
             log.append(added)
+            self._live_bytes += len(added.data)
             self._look_for_room(len(added.data))
         log.shard.add(log.state, change, entry)
 
@@ -161,8 +168,15 @@ class AcidStorage:
         future.add_done_callback(lambda finished: done(result_or_error(finished)))
 
     def tick(self) -> None:
+        """LMDB keeps the room of what was deleted, and uses it again: that is room, too."""
         self._unseen_bytes = 0
-        self.refusal = self._disk.refusal()
+        refusal = self._disk.refusal()
+        if isinstance(refusal, InsufficientStorage):
+            used_bytes = sum(shard.used_bytes() for shard in self._shards)
+            reusable_bytes = used_bytes - int(LIVE_BYTES_FACTOR * self._live_bytes)
+            if reusable_bytes > refusal.reserve_bytes:
+                refusal = None
+        self.refusal = refusal
 
     def close(self) -> None:
         self._cold.shutdown()

@@ -54,6 +54,12 @@ class Shard:
             with self._environment.begin(write=True) as transaction:
                 Writer(transaction, self._databases).write(batch)
 
+    def used_bytes(self) -> int:
+        """What the environment's file takes on disk."""
+        pages: int = self._environment.info()["last_pgno"] + 1
+        page_bytes: int = self._environment.stat()["psize"]
+        return pages * page_bytes
+
     def close(self) -> None:
         self.committer.close()
         self._environment.close()

@@ -41,6 +41,10 @@ class Log(Protocol):
         """
         ...
 
+    def is_seam(self, position: Position) -> bool:
+        """Whether a cold read ends at `position` only because another part goes on there."""
+        ...
+
     @property
     def stored_bytes(self) -> int:
         """Bytes this log itself holds, without those of the logs it branched from."""

@@ -73,8 +73,11 @@ class Disk(Protocol):
         """One call instead of a sync per file."""
         ...
 
-    def refusal(self) -> HeadraceError | None:
-        """Why nothing should be written at present: too little room, or read-only."""
+    def refusal(self, needed_bytes: int = 0) -> HeadraceError | None:
+        """Why nothing should be written at present: too little room, or read-only.
+
+        `needed_bytes` are spoken for: what has been accepted and has yet to be written.
+        """
         ...
 
     def lock(self) -> None:
@@ -165,13 +168,13 @@ class RealDisk:
         finally:
             os.close(fd)
 
-    def refusal(self) -> HeadraceError | None:
+    def refusal(self, needed_bytes: int = 0) -> HeadraceError | None:
         found = os.statvfs(self._root)
         if found.f_flag & os.ST_RDONLY:
             return StorageReadOnly()
         free_bytes = found.f_bavail * found.f_frsize
         total_bytes = found.f_blocks * found.f_frsize
-        reserve_bytes = min(RESERVE_BYTES_MAX, total_bytes // RESERVE_SHARE)
+        reserve_bytes = min(RESERVE_BYTES_MAX, total_bytes // RESERVE_SHARE) + needed_bytes
         if free_bytes < reserve_bytes:
             return InsufficientStorage(free_bytes, reserve_bytes)
         return None

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from headrace.clock import Clock
-from headrace.errors import HeadraceError, Overloaded
+from headrace.errors import HeadraceError, InsufficientStorage, Overloaded
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
 PINNED_BYTES_MAX: Final = 512 * 1024 * 1024  # not yet in stream files; past this nothing is added
 WORKERS_MAX: Final = 4
-LOOK_EVERY_BYTES: Final = 1024 * 1024
+LOOK_EVERY_BYTES: Final = 256 * 1024
 
 
 class FileLog(TailedLog):
@@ -109,7 +109,8 @@ class FileStorage:
         self._failure: asyncio.Future[None] = loop.create_future()
         self._pinned_bytes = 0
         self._unseen_bytes = 0
-        self._disk_refusal = disk.refusal()
+        self._segment_bytes = segment_bytes
+        self._disk_refusal: HeadraceError | None = None
 
     # -- the life of the storage -----------------------------------------------------------
 
@@ -161,8 +162,11 @@ class FileStorage:
         return self._disk_refusal
 
     def tick(self) -> None:
-        self._disk_refusal = self._disk.refusal()
-        if self._committer.is_idle:
+        self._look()
+        if isinstance(self._disk_refusal, InsufficientStorage):
+            # What deletes give back, a checkpoint brings.
+            self._committer.run(self._journal.rotate)
+        elif self._committer.is_idle:
             self._committer.run(self._journal.seal)
         self._maybe_checkpoint()
 
@@ -193,8 +197,11 @@ class FileStorage:
         """A second is long on a fast disk: look again after every so many bytes."""
         self._unseen_bytes += byte_count
         if self._unseen_bytes > LOOK_EVERY_BYTES:
-            self._unseen_bytes = 0
-            self._disk_refusal = self._disk.refusal()
+            self._look()
+
+    def _look(self) -> None:
+        self._unseen_bytes = 0
+        self._disk_refusal = self._disk.refusal(self._pinned_bytes + self._segment_bytes)
 
     def _write(self, batch: list[Frame]) -> None:
         """On the journal's thread."""

@@ -52,6 +52,9 @@ class MemoryLog:
         assert not callable(found), "memory is never cold"
         return found
 
+    def is_seam(self, position: Position) -> bool:
+        return False
+
     def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
         if start.bytes >= self.base.bytes or self.parent is None:
             return self.read_own(start, limit, bytes_max)

@@ -31,6 +31,14 @@ class TailedLog:
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
         return read_on(self._read_one, start, limit, bytes_max)
 
+    def is_seam(self, position: Position) -> bool:
+        log: TailedLog | None = self
+        while log is not None:
+            if position in (log.base, log.tail.base):
+                return True
+            log = log.parent
+        return False
+
     def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
         owner, end = self, limit
         while start.bytes < owner.base.bytes and owner.parent is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import lmdb
@@ -14,3 +15,4 @@ def open_without_sync(*args: Any, **options: Any) -> Any:
 
 
 lmdb.open = open_without_sync  # type: ignore[assignment]
+os.fdatasync = os.fsync = lambda fd: None
