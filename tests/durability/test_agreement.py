@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headrace.engine.engine import Chunk, Confirmed, Engine
+from headrace.engine.engine import Confirmed, Engine
+from headrace.engine.reads import Chunk
 from headrace.errors import HeadraceError
 from headrace.limits import Limits
 from headrace.protocol.expiry import FOREVER, Lifetime

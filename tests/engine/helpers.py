@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.engine.engine import Bounds, Chunk, Confirmed, Engine
+from headrace.engine.engine import Bounds, Confirmed, Engine
+from headrace.engine.reads import Chunk
 from headrace.engine.tails import Stream
 from headrace.limits import Limits
 from headrace.protocol.names import REGISTRY_NAME

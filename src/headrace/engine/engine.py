@@ -11,22 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
-
 from headrace.clock import Clock
 from headrace.engine.expiry_queue import ExpiryQueue
+from headrace.engine.reads import ReadOutcome, Reads, start_position
 from headrace.engine.registry import Registry
 from headrace.engine.tails import Stream, TailListener
 from headrace.errors import (
     CommitFailed,
     ContentTypeMismatch,
     HeadraceError,
-    InvalidOffset,
     InvalidRequest,
     MemoryFull,
     MethodNotAllowed,
     NameTaken,
-    OffsetTrimmed,
     Overloaded,
     Refused,
     SourceDeleted,
@@ -57,8 +54,6 @@ from headrace.storage.base import (
     Change,
     Created,
     Entry,
-    Lengths,
-    Range,
     Removed,
     Storage,
     Trimmed,
@@ -80,21 +75,9 @@ class Deleted:
     name: str
 
 
-class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """A range of a stream as one answer carries it."""
-
-    start: Position
-    end: Position
-    data: bytes
-    up_to_date: bool
-    closed: bool
-    lengths: Lengths = ()
-
-
 T = TypeVar("T")
 AppendOutcome = Appended | Repeated | AlreadyClosed | HeadraceError
 CreateOutcome = Confirmed | HeadraceError
-ReadOutcome = Chunk | HeadraceError
 DeleteOutcome = Deleted | HeadraceError
 REGISTRY_METHODS = "GET, HEAD, OPTIONS"
 ID_BITS_PER_MS = 10  # a thousand creations a millisecond
@@ -125,6 +108,7 @@ class Engine:
         self._memory_bytes_max = self.bounds.memory_bytes_max
         self.reader_count = 0
         self._storage = storage
+        self._reads = Reads(storage)
         # Ids are never used twice, by a later run neither: each run begins past what any run
         # before it can have reached.
         self._next_id = clock.now_ms() << ID_BITS_PER_MS
@@ -159,7 +143,8 @@ class Engine:
             self.streams[state.name] = stream
             if state.name != REGISTRY_NAME:
                 self.stored_bytes += found.log.stored_bytes
-            self._expiring.add(stream)
+            if not state.deleted:
+                self._expiring.add(stream)
             self._next_id = max(self._next_id, state.id + 1)
 
     def _supersede(self, stream: Stream) -> None:
@@ -201,6 +186,11 @@ class Engine:
         """A read or write happened: a sliding TTL starts again."""
         if stream.state.config.lifetime is not FOREVER:
             stream.state.touched_ms = self.clock.now_ms()
+
+    @property
+    def write_refusal(self) -> HeadraceError | None:
+        """Why nothing can be written at present, if so."""
+        return self._storage.refusal
 
     def on_stream_created(self, callback: Callable[[Stream], None]) -> None:
         """Call `callback` with each new stream, before its first bytes become visible."""
@@ -377,71 +367,7 @@ class Engine:
                 refusal = error
                 self.settle(origin.name, lambda: reply(refusal))
 
-        self._lengths(source, anchor, count, [], resolved)
-
-    def _lengths(
-        self,
-        stream: Stream,
-        start: Position,
-        count: int,
-        found: list[int],
-        reply: Callable[[list[int] | HeadraceError | None], None],
-    ) -> None:
-        """Lengths of `count` messages from `start`; None where that is not a boundary."""
-        if start == stream.state.tail or (found and len(found) >= count):
-            reply(found[:count])
-            return
-
-        def more(part: Range | HeadraceError | None) -> None:
-            if part is None or isinstance(part, HeadraceError):
-                reply(part)
-            else:
-                found.extend(part.lengths)
-                self._lengths(stream, part.end, count, found, reply)
-
-        self._read_log(stream, start, stream.state.tail, self.limits.read_chunk_bytes, more)
-
-    def _read_log(
-        self,
-        stream: Stream,
-        start: Position,
-        limit: Position,
-        bytes_max: int,
-        reply: Callable[[Range | HeadraceError | None], None],
-    ) -> None:
-        part = stream.log.read(start, limit, bytes_max)
-        if not callable(part):
-            reply(part)
-            return
-        self._storage.run_cold(
-            part, lambda found: self._read_past_seam(stream, limit, bytes_max, found, reply)
-        )
-
-    def _read_past_seam(
-        self,
-        stream: Stream,
-        limit: Position,
-        bytes_max: int,
-        found: Range | HeadraceError | None,
-        reply: Callable[[Range | HeadraceError | None], None],
-    ) -> None:
-        """A cold read ends where a branch, or memory, begins: go on there while there is room."""
-        if not isinstance(found, Range):
-            reply(found)
-            return
-        room = bytes_max - len(found.data)
-        if found.end == limit or room <= 0 or not stream.log.is_seam(found.end):
-            reply(found)
-            return
-
-        def joined(more: Range | HeadraceError | None) -> None:
-            if isinstance(more, Range) and 0 < len(more.data) <= room:
-                lengths = [*found.lengths, *more.lengths]
-                reply(Range(more.end, found.data + more.data, lengths))
-            else:
-                reply(found)
-
-        self._read_log(stream, found.end, limit, room, joined)
+        self._reads.lengths(source, anchor, count, resolved)
 
     def _find_source(self, name: str) -> Stream:
         if name == REGISTRY_NAME:
@@ -466,16 +392,9 @@ class Engine:
 
     def start_position(self, stream: Stream, start: Position | str) -> Position:
         """Where a read begins; raises InvalidOffset or OffsetTrimmed."""
-        state = stream.state
-        if isinstance(start, str):
-            if start != BEGINNING:
-                return stream.visible
-            start = state.floor if stream is self._registry.stream else START
-        if start.bytes < state.floor.bytes:
-            raise OffsetTrimmed(state.floor.token())
-        if start > stream.visible:
-            raise InvalidOffset(f"The offset {start} is past the tail, {stream.visible}.")
-        return start
+        if start == BEGINNING and stream is self._registry.stream:
+            return stream.state.floor
+        return start_position(stream, start)
 
     def read(
         self,
@@ -485,24 +404,8 @@ class Engine:
         bytes_max: int | None = None,
     ) -> None:
         """What follows `start`, up to one chunk; at once if it is in memory."""
-        visible, closed = stream.visible, stream.visible_closed
-        if start == visible:
-            reply(Chunk(start, start, b"", True, closed))
-            return
         size_max = self.limits.read_chunk_bytes if bytes_max is None else bytes_max
-
-        def found(part: Range | HeadraceError | None) -> None:
-            if isinstance(part, HeadraceError):
-                reply(part)
-                return
-            if part is None:
-                reply(InvalidOffset(f"The offset {start} is not one this stream returned."))
-                return
-            up_to_date = part.end == visible
-            ended = up_to_date and closed
-            reply(Chunk(start, part.end, part.data, up_to_date, ended, part.lengths))
-
-        self._read_log(stream, start, visible, size_max, found)
+        self._reads.chunk(stream, start, size_max, reply)
 
     def attach_reader(self, stream: Stream, reader: TailListener) -> None:
         limit = self.bounds.readers_per_stream_max

@@ -68,7 +68,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         origins=origins,
         limiter=_limiter(config, clock),
         metrics=metrics,
-        health=Health(),
+        health=Health(lambda: engine.write_refusal),
         stream_root=config.server.stream_root,
     )
     _wire_metrics(metrics, engine, live, subscriptions)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.errors import Draining
+from collections.abc import Callable
+
+from headrace.errors import Draining, HeadraceError
 from headrace.http.exchange import Exchange, Request
 from headrace.protocol import responses
 from headrace.protocol.responses import OK, Response
@@ -11,7 +13,8 @@ _OK = Response(OK, b"Content-Type: text/plain\r\nCache-Control: no-store\r\n", b
 
 
 class Health:
-    def __init__(self) -> None:
+    def __init__(self, write_refusal: Callable[[], HeadraceError | None]) -> None:
+        self._write_refusal = write_refusal
         self.draining = False
 
     def healthz(self, request: Request, exchange: Exchange) -> None:
@@ -20,4 +23,5 @@ class Health:
 
     def readyz(self, request: Request, exchange: Exchange) -> None:
         request.operation = "health"
-        exchange.respond(responses.problem(Draining()) if self.draining else _OK)
+        refusal = Draining() if self.draining else self._write_refusal()
+        exchange.respond(_OK if refusal is None else responses.problem(refusal))

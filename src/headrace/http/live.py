@@ -10,7 +10,8 @@ import asyncio
 import random
 from typing import Final, NamedTuple
 
-from headrace.engine.engine import Chunk, Engine, ReadOutcome
+from headrace.engine.engine import Engine
+from headrace.engine.reads import Chunk, ReadOutcome
 from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, StreamNotFound
 from headrace.http.deadlines import DeadlineQueue

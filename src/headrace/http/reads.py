@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.engine.engine import Chunk, Engine
+from headrace.engine.engine import Engine
+from headrace.engine.reads import Chunk
 from headrace.engine.tails import Stream
 from headrace.http.exchange import Request
 from headrace.protocol import caching, responses

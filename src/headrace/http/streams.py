@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.engine.engine import (
-    CreateOutcome,
-    Deleted,
-    DeleteOutcome,
-    Engine,
-    ReadOutcome,
-)
+from headrace.engine.engine import CreateOutcome, Deleted, DeleteOutcome, Engine
+from headrace.engine.reads import ReadOutcome
 from headrace.engine.tails import Stream
 from headrace.errors import (
     HeadraceError,
