@@ -7,7 +7,7 @@ whatever must wait for storage is answered through the reply callback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,7 +37,6 @@ from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, media_type
 from headrace.protocol.json_mode import split_messages
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, START, Position
-from headrace.protocol.registry import note_announced
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import (
     AlreadyClosed,
@@ -118,8 +117,10 @@ class Engine:
         self._on_create: list[Callable[[Stream], None]] = []
         storage.start(self._committed, self._commit_failed)
         self._recover()
-        self._registry = Registry(self._registry_stream(), self._count_announced())
-        self._correct_registry()
+        self._registry = Registry(
+            self._registry_stream(), self.streams, storage, clock, self.limits
+        )
+        self._registry.correct()
 
     def _recover(self) -> None:
         by_id: dict[int, Stream] = {}
@@ -325,7 +326,7 @@ class Engine:
         change = Created(state, initial)
         created = Confirmed(state, initial.end, initial.closes, created=True)
         # Announced first: a commit may answer at once, and a delete may be what is asked next.
-        self._announce(self._registry.created(state))
+        self._registry.created(state)
         self._storage.commit(log, change, (stream, change, _translate(created, reply)))
 
     def _create_fork(
@@ -449,7 +450,7 @@ class Engine:
             followers = self._release(stream)
         # A commit may answer at once, and what is asked next must find everything done. The
         # stream goes before the sources it held, so that a fork never outlives its source.
-        self._announce(self._registry.deleted(state.name))
+        self._registry.deleted(state.name)
         self._storage.commit(stream.log, change, (stream, change, reply))
         for source in followers:
             self._storage.commit(source.log, Removed(source.state, whole=True), None)
@@ -466,8 +467,6 @@ class Engine:
             return []
         return [source, *self._release(source)]
 
-    # -- the registry ----------------------------------------------------------------------
-
     def _registry_stream(self) -> Stream:
         stream = self.streams.get(REGISTRY_NAME)
         if stream is None:
@@ -479,52 +478,7 @@ class Engine:
             self.streams[REGISTRY_NAME] = stream
             nothing = Appended(START, START, b"", (), False, None, None)
             self._storage.commit(stream.log, Created(state, nothing), None)
-        stream.read_only = True
         return stream
-
-    def _count_announced(self) -> int:
-        return sum(1 for stream in self.streams.values() if not stream.state.deleted) - 1
-
-    def _correct_registry(self) -> None:
-        """A crash may have come between a change and its announcement: make good for it."""
-        stream = self._registry.stream
-        announced: set[str] = set()
-        position = stream.state.floor
-        while position != stream.state.tail:
-            part = stream.log.read(position, stream.state.tail, self.limits.read_chunk_bytes)
-            if callable(part):
-                part = part()
-            assert part is not None, "the registry is read at its own boundaries"
-            note_announced(announced, part.data)
-            position = part.end
-        live = {state.name: state for state in self._announced_states()}
-        for name in announced - live.keys():
-            self._append_to_registry(self._registry.withdrawn(name))
-        for name in live.keys() - announced:
-            self._append_to_registry(self._registry.restated([live[name]]))
-
-    def _announce(self, change: Appended) -> None:
-        self._append_to_registry(change)
-        if self._registry.is_due:
-            self._compact_registry()
-
-    def _append_to_registry(self, change: Appended) -> None:
-        stream = self._registry.stream
-        apply_append(stream.state, change, self.clock.now_ms(), self.limits)
-        self._storage.commit(stream.log, change, (stream, change, _ignore))
-
-    def _compact_registry(self) -> None:
-        """Say it all once more; what came before goes when that is durable."""
-        stream = self._registry.stream
-        self._registry.floor = floor = stream.state.tail
-        self._append_to_registry(self._registry.restated(self._announced_states()))
-        change = Trimmed(stream.state, floor)
-        self._storage.commit(stream.log, change, (stream, change, _ignore))
-
-    def _announced_states(self) -> Iterator[StreamState]:
-        for stream in self.streams.values():
-            if stream is not self._registry.stream and not stream.state.deleted:
-                yield stream.state
 
     def close(self) -> None:
         self._storage.close()

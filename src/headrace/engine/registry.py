@@ -6,48 +6,94 @@ drops what came before, so it never holds more than about twice what it must say
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
+from headrace.clock import Clock
 from headrace.engine.tails import Stream
+from headrace.limits import Limits
 from headrace.protocol.json_mode import wire_bytes
 from headrace.protocol.offsets import Position
-from headrace.protocol.registry import announce_created, announce_deleted
-from headrace.protocol.stream import Appended, StreamState
+from headrace.protocol.registry import announce_created, announce_deleted, note_announced
+from headrace.protocol.stream import Appended, StreamState, apply_append
+from headrace.storage.base import Storage, Trimmed
 
 STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it saves
 
 
 class Registry:
-    def __init__(self, stream: Stream, live_count: int) -> None:
+    """Writes to `stream` what happens to `streams`, of which it is one itself."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        streams: dict[str, Stream],
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+    ) -> None:
         self.stream = stream
-        self.floor: Position = stream.state.floor
-        self._live_count = live_count
+        stream.read_only = True
+        self._streams = streams
+        self._storage = storage
+        self._clock = clock
+        self._limits = limits
+        self._floor: Position = stream.state.floor
+        self._live_count = sum(1 for _ in self._live())
 
-    def created(self, state: StreamState) -> Appended:
+    def created(self, state: StreamState) -> None:
         self._live_count += 1
-        return self._change([announce_created(state)])
+        self._append([announce_created(state)])
 
-    def deleted(self, name: str) -> Appended:
+    def deleted(self, name: str) -> None:
         self._live_count -= 1
-        return self._change([announce_deleted(name)])
+        self._append([announce_deleted(name)])
+        kept = self.stream.state.tail.messages - self._floor.messages
+        if kept > 2 * self._live_count + STALE_MESSAGES_MIN:
+            self._compact()
 
-    def withdrawn(self, name: str) -> Appended:
-        """A stream that was announced and is not there after all."""
-        return self._change([announce_deleted(name)])
+    def correct(self) -> None:
+        """A crash may have come between a change and its announcement: make good for it."""
+        live = {state.name: state for state in self._live()}
+        announced = self._announced()
+        corrections = [announce_deleted(name) for name in sorted(announced - live.keys())]
+        corrections += [announce_created(live[name]) for name in sorted(live.keys() - announced)]
+        if corrections:
+            self._append(corrections)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether history outweighs what the registry has to say."""
-        kept = self.stream.state.tail.messages - self.floor.messages
-        return kept > 2 * self._live_count + STALE_MESSAGES_MIN
+    def _announced(self) -> set[str]:
+        names: set[str] = set()
+        state, log = self.stream.state, self.stream.log
+        position = state.floor
+        while position != state.tail:
+            part = log.read(position, state.tail, self._limits.read_chunk_bytes)
+            if callable(part):
+                part = part()
+            assert part is not None, "the registry is read at its own boundaries"
+            note_announced(names, part.data)
+            position = part.end
+        return names
 
-    def restated(self, live: Iterable[StreamState]) -> Appended:
-        """Every live stream once more: everything before this change can go."""
-        return self._change([announce_created(state) for state in live])
+    def _compact(self) -> None:
+        """Say it all once more; what came before goes when that is durable."""
+        self._floor = self.stream.state.tail
+        self._append([announce_created(state) for state in self._live()])
+        change = Trimmed(self.stream.state, self._floor)
+        self._storage.commit(self.stream.log, change, (self.stream, change, _ignore))
 
-    def _change(self, messages: Sequence[bytes]) -> Appended:
-        start = self.stream.state.tail
+    def _live(self) -> Iterator[StreamState]:
+        for stream in self._streams.values():
+            if stream is not self.stream and not stream.state.deleted:
+                yield stream.state
+
+    def _append(self, messages: Sequence[bytes]) -> None:
+        state = self.stream.state
         data = wire_bytes(messages) if messages else b""
-        end = Position(start.messages + len(messages), start.bytes + len(data))
+        end = Position(state.tail.messages + len(messages), state.tail.bytes + len(data))
         lengths = tuple(len(message) + 1 for message in messages)
-        return Appended(start, end, data, lengths, False, None, None)
+        change = Appended(state.tail, end, data, lengths, False, None, None)
+        apply_append(state, change, self._clock.now_ms(), self._limits)
+        self._storage.commit(self.stream.log, change, (self.stream, change, _ignore))
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for an announcement."""
