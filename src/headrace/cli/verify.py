@@ -15,16 +15,16 @@ def verify(
     directory: Annotated[Path, typer.Argument(help="The data directory (storage.data_dir).")],
 ) -> None:
     """Check every stored byte; name what is damaged. Exit code 1 if anything is."""
-    from headrace.storage.verify import verify_acid
+    from headrace.storage.verify import verify as check
 
-    if not (directory / "acid").is_dir():
-        fail(f"{directory} holds no data directory of this version.", EXIT_REFUSED)
     try:
-        report = verify_acid(directory)
+        report = check(directory)
     except HeadraceError as error:
         fail(error.detail, EXIT_FAILED)
+    if report is None:
+        fail(f"{directory} is not a data directory of a durable mode.", EXIT_REFUSED)
     for finding in report.findings:
-        typer.echo(f"{finding.file}: {finding.what}")
+        typer.echo(finding)
     typer.echo(
         f"{report.streams} streams, {report.data_bytes} bytes, {len(report.findings)} damaged"
     )

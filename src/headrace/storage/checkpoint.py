@@ -19,6 +19,7 @@ from headrace.storage.disk import Disk
 from headrace.storage.frames import AppendFrame, CreateFrame, Frame, RemoveFrame
 from headrace.storage.records import new_state
 from headrace.storage.stream_files import Sizes, StreamWriter
+from headrace.storage.tailed import base_of
 
 SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
 
@@ -32,12 +33,6 @@ class _Stream:
     changes: list[Appended] = field(default_factory=list)
     dirty: bool = False
     gone: bool = False
-
-
-def base_of(state: StreamState) -> Position:
-    """Where a stream's own bytes begin."""
-    fork = state.config.fork
-    return fork.point if fork is not None else Position(0, 0)
 
 
 class Checkpointer:

@@ -203,8 +203,8 @@ class StreamReader:
             number += 1
         return Range(position, b"".join(parts), found) if found else None
 
-    def check(self) -> Iterator[StoredBytesDamaged]:
-        """Everything in this stream's files that is not as it was written."""
+    def check(self, tail: Position) -> Iterator[StoredBytesDamaged]:
+        """Everything in this stream's files, up to `tail`, that is not as it was written."""
         expected: Position | None = None
         for number in range(self._blocks):
             try:
@@ -216,3 +216,5 @@ class StreamReader:
             except StoredBytesDamaged as damage:
                 expected = None
                 yield damage
+        if expected is not None and expected != tail:
+            yield StoredBytesDamaged(path(self._id, "index"), str(self._blocks * ENTRY_BYTES))

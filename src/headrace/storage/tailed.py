@@ -13,6 +13,12 @@ from headrace.storage.memory import MemoryLog
 from headrace.storage.ranges import clip, read_on
 
 
+def base_of(state: StreamState) -> Position:
+    """Where a stream's own bytes begin."""
+    fork = state.config.fork
+    return fork.point if fork is not None else START
+
+
 class TailedLog:
     """One stream; `base` is where its own bytes begin, after those of the log it branched from."""
 
@@ -21,7 +27,7 @@ class TailedLog:
     def __init__(self, state: StreamState, parent: TailedLog | None) -> None:
         self.state = state
         self.parent = parent
-        self.base: Position = state.config.fork.point if state.config.fork else START
+        self.base = base_of(state)
         self.tail = MemoryLog(state.tail)
 
     @property

@@ -9,52 +9,96 @@ from typing import Any, NamedTuple
 import lmdb
 
 from headrace.errors import StoredBytesDamaged
+from headrace.protocol.stream import StreamState
 from headrace.storage import acid_records as records
-from headrace.storage.disk import RealDisk
+from headrace.storage.catalog import Catalog, CatalogEntry, state_of
+from headrace.storage.disk import Disk, RealDisk
+from headrace.storage.journal import Journal
 from headrace.storage.records import decode_state
-
-
-class Finding(NamedTuple):
-    """Something that is not as it was written."""
-
-    file: str
-    what: str
+from headrace.storage.stream_files import StreamReader
+from headrace.storage.tailed import base_of
 
 
 class Report(NamedTuple):
-    findings: list[Finding]
+    """`findings` are sentences, each naming a file and a place in it."""
+
+    findings: list[str]
     streams: int
     data_bytes: int
 
 
-def verify_acid(directory: Path) -> Report:
-    """Check every value of every shard, and that each stream's bytes follow one another."""
+def verify(directory: Path) -> Report | None:
+    """Check a data directory of any durable mode; None where there is none."""
     disk = RealDisk(directory)
+    is_acid, is_files = bool(disk.list("acid")), bool(disk.list("journal"))
+    if not is_acid and not is_files:
+        return None
     disk.lock()
     try:
-        findings: list[Finding] = []
-        streams = data_bytes = 0
-        for path in sorted((directory / "acid").glob("shard-*")):
-            with lmdb.open(
-                str(path), readonly=True, lock=False, max_dbs=len(records.DATABASES)
-            ) as environment:
-                shard = ShardCheck(environment, str(path.relative_to(directory)))
-                findings += shard.findings()
-                streams += shard.streams
-                data_bytes += shard.data_bytes
-        return Report(findings, streams, data_bytes)
+        return _verify_acid(directory) if is_acid else _verify_files(disk)
     finally:
         disk.close()
 
 
-class ShardCheck:
+# -- the file modes ----------------------------------------------------------------------------
+
+
+def _verify_files(disk: Disk) -> Report:
+    """The catalog, every block of every stream, and the journal that is not in them yet."""
+    findings: list[str] = []
+    entries: list[CatalogEntry] = []
+    try:
+        catalog = Catalog(disk)
+        entries = list(catalog.load().values())
+        for _ in Journal(disk).recover(catalog.current.applied_lsn):
+            pass
+    except StoredBytesDamaged as damage:
+        findings.append(damage.detail)
+    data_bytes = 0
+    for entry in entries:
+        state = state_of(entry)
+        findings += _check_stream(disk, state, entry.blocks)
+        data_bytes += state.tail.bytes - base_of(state).bytes
+    return Report(findings, len(entries), data_bytes)
+
+
+def _check_stream(disk: Disk, state: StreamState, blocks: int) -> Iterator[str]:
+    reader = StreamReader(disk, state.id, base_of(state).bytes, blocks)
+    try:
+        for damage in reader.check(state.tail):
+            yield damage.detail
+    except FileNotFoundError as missing:
+        yield f"A file of the stream {state.name!r} is missing: {missing.filename}."
+    finally:
+        reader.close()
+
+
+# -- acid --------------------------------------------------------------------------------------
+
+
+def _verify_acid(directory: Path) -> Report:
+    """Every value of every shard, and that each stream's bytes follow one another."""
+    findings: list[str] = []
+    streams = data_bytes = 0
+    for path in sorted((directory / "acid").glob("shard-*")):
+        with lmdb.open(
+            str(path), readonly=True, lock=False, max_dbs=len(records.DATABASES)
+        ) as environment:
+            shard = _ShardCheck(environment, str(path.relative_to(directory)))
+            findings += shard.findings()
+            streams += shard.streams
+            data_bytes += shard.data_bytes
+    return Report(findings, streams, data_bytes)
+
+
+class _ShardCheck:
     def __init__(self, environment: Any, file: str) -> None:
         self._environment = environment
         self._file = file
         self.streams = 0
         self.data_bytes = 0
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[str]:
         with self._environment.begin() as transaction:
             databases = {
                 name: self._environment.open_db(name, transaction, create=False)
@@ -64,33 +108,28 @@ class ShardCheck:
                 yield from self._check_values(transaction, name.decode(), database)
             yield from self._check_order(transaction, databases)
 
-    def _check_values(self, transaction: Any, name: str, database: Any) -> Iterator[Finding]:
+    def _check_values(self, transaction: Any, name: str, database: Any) -> Iterator[str]:
         for key, value in transaction.cursor(database):
             try:
                 records.unseal(name, key, value)
             except StoredBytesDamaged as damage:
-                yield Finding(self._file, damage.detail)
+                yield f"{self._file}: {damage.detail}"
 
-    def _check_order(self, transaction: Any, databases: dict[bytes, Any]) -> Iterator[Finding]:
+    def _check_order(self, transaction: Any, databases: dict[bytes, Any]) -> Iterator[str]:
         for key, value in transaction.cursor(databases[b"streams"]):
             self.streams += 1
             head = transaction.get(key, db=databases[b"heads"])
             if head is None:
-                yield Finding(self._file, f"stream {key.hex()} has no head")
+                yield f"{self._file}: the stream {key.hex()} has no head."
                 continue
             try:
-                stream, where = (
-                    records.unseal("streams", key, value),
-                    records.unseal("heads", key, head),
-                )
+                stream = records.unseal("streams", key, value)
+                where = records.unseal("heads", key, head)
                 state = decode_state(int.from_bytes(key, "big"), stream, where)
-                cursor = transaction.cursor(databases[b"data"])
-                first = state.config.fork.point if state.config.fork else state.floor
-                end = records.walk(cursor, state.id, first)
+                first = max(base_of(state), state.floor)
+                end = records.walk(transaction.cursor(databases[b"data"]), state.id, first)
             except StoredBytesDamaged:
                 continue  # reported where the values were checked
             self.data_bytes += state.tail.bytes - first.bytes
             if end != state.tail:
-                yield Finding(
-                    self._file, f"stream {state.name!r} ends at {end}, not at {state.tail}"
-                )
+                yield f"{self._file}: {state.name!r} ends at {end}, not at {state.tail}."
