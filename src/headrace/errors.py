@@ -21,7 +21,8 @@ class HeadraceError(Exception):
 
     @property
     def detail(self) -> str:
-        raise NotImplementedError(type(self).__name__)
+        """A sentence a person can act on."""
+        return type(self).__name__
 
     def facts(self) -> dict[str, Any]:
         """The fields of this error, as they appear in a problem document."""

@@ -278,7 +278,10 @@ class Connection(asyncio.Protocol):
             status = response.status
             head = shared.masthead.lines(status, request.headers) + response.headers
             self._transport.write(head + (_END if status in WITHOUT_BODY else _END_EMPTY))
-        self._observe(request, response)
+        if shared.log_access or response.body:
+            self._observe(request, response)
+        else:
+            shared.observe(request, response.status, 0)
         self._answered()
 
     def _write(self, response: Response, request: Request) -> None:

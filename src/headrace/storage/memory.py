@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
@@ -121,13 +121,13 @@ class MemoryStorage:
         return MemoryLog(state.tail, source)
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
-        assert isinstance(log, MemoryLog), "a storage commits to its own logs"
+        own = cast(MemoryLog, log)
         if type(change) is Appended:
-            log.append(change)
+            own.append(change)
         elif type(change) is Created:
-            log.append(change.initial)
+            own.append(change.initial)
         elif type(change) is Trimmed:
-            log.trim(change.floor)
+            own.trim(change.floor)
         if entry is not None:
             self._committed((entry,))
 

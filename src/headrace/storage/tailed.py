@@ -6,6 +6,8 @@ on the loop, everything it needs to know.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import Cold, Range
@@ -19,7 +21,7 @@ def base_of(state: StreamState) -> Position:
     return fork.point if fork is not None else START
 
 
-class TailedLog:
+class TailedLog(ABC):
     """One stream; `base` is where its own bytes begin, after those of the log it branched from."""
 
     __slots__ = ("base", "parent", "state", "tail")
@@ -55,6 +57,6 @@ class TailedLog:
         cold = owner.cold(start, min(end, owner.tail.base), bytes_max)
         return lambda: clip(cold(), end)
 
+    @abstractmethod
     def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
         """A read of what is on disk before `limit`."""
-        raise NotImplementedError
