@@ -436,3 +436,12 @@ def test_whatever_differs_in_a_configuration_differs_in_its_digest(
 ) -> None:
     assert other.digest() != CONFIG.digest()
     assert replace(CONFIG).digest() == CONFIG.digest()
+
+
+def test_a_webhook_whose_streams_are_gone_is_not_sent_again() -> None:
+    sub = subscription(WEBHOOK, a=1)
+    attempted(sub)
+    sub.unlink("a")
+    take(sub, decide_expiry(sub, NOW_MS + TTL_MS, 0.5))
+    assert sub.delivery.wake is None
+    assert sub.delivery.retry is None

@@ -287,6 +287,9 @@ def decide_failed(
     wake = delivery.wake
     if wake is None or wake.id != wake_id or wake.lease_until_ms is None or wake.holder:
         return None
+    if not subscription.pending:
+        # Its streams are gone, so there is nothing to send again.
+        return Step(delivery.ended())
     attempts = delivery.retry.attempts + 1 if delivery.retry else 1
     retry = Retry(attempts, now_ms + backoff_ms(attempts, chance))
     return Step(Delivery(delivery.generation, replace(wake, lease_until_ms=None), retry))
