@@ -1,6 +1,8 @@
 """Durable streams inside a FastAPI application, under /streams.
 
-    uvicorn examples.mounted_in_fastapi:app
+    uvicorn examples.mounted_in_fastapi:app --timeout-graceful-shutdown 5
+
+(Without the time limit uvicorn waits for live readers, which may stay for a minute.)
 
     curl -X PUT  http://127.0.0.1:8000/streams/v1/stream/chat -H 'Content-Type: application/json'
     curl -X POST http://127.0.0.1:8000/streams/v1/stream/chat -H 'Content-Type: application/json' \

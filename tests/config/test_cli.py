@@ -147,6 +147,29 @@ def test_serve_refuses_a_data_directory_it_was_not_made_for(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("made_by", "asked"), [("journal", "acid"), ("acid", "file-durable"), ("acid", "file-fast")]
+)
+def test_serve_refuses_the_directory_of_another_mode(
+    tmp_path: Path, made_by: str, asked: str
+) -> None:
+    (tmp_path / "data" / made_by).mkdir(parents=True)
+    (tmp_path / "data" / made_by / "something").touch()
+    env = {"DS_STORAGE__MODE": asked, "DS_STORAGE__DATA_DIR": "data"}
+    result = headrace(tmp_path, "serve", env=env)
+    assert result.returncode == 1
+    assert result.stderr.startswith("headrace: The data directory data was made as ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_serve_names_the_data_directory_it_cannot_use(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    env = {"DS_STORAGE__MODE": "file-durable", "DS_STORAGE__DATA_DIR": "data"}
+    result = headrace(tmp_path, "serve", env=env)
+    assert result.returncode == 1
+    assert result.stderr == "headrace: The data directory data cannot be used: File exists.\n"
+
+
 def listen(config: Config, *, on_ready: Callable[[str], None]) -> int:
     """A server that listens, says so, and is stopped at once."""
     with socket.create_server((config.server.host, config.server.port)) as listener:

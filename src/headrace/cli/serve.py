@@ -82,6 +82,9 @@ def _cannot_start(config: Config, error: OSError) -> str:
         cert, key = config.tls.cert_path, config.tls.key_path
         reason = error.reason or "not a PEM certificate and its key"
         return f"The TLS certificate {cert} and key {key} cannot be used: {reason}."
+    if error.filename is not None:
+        directory = config.storage.data_dir
+        return f"The data directory {directory} cannot be used: {_reason(error)}."
     if error.errno == errno.EADDRINUSE:
         return (
             f"Port {port} of {host} is in use by another process: stop that, or choose another "
@@ -133,13 +136,20 @@ def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str
         f"headrace {__version__}",
         f"  listening  {url}  (streams under {config.server.stream_root})",
         f"  storage    {mode}{where}: {LOSES[mode]}",
-        f"  limits     {_size(limits.max_memory_bytes)} in memory, "
-        f"{_size(limits.max_stream_bytes)} per stream, {_size(limits.max_body_bytes)} per body",
+        f"  limits     {_total(config)}{_size(limits.max_stream_bytes)} per stream, "
+        f"{_size(limits.max_body_bytes)} per body",
         f"  config     {', '.join(('built-in defaults', *layers))}",
     ]
     if not config.server.is_loopback:
         lines.append("  access     no authentication here: whoever reaches it reads and writes")
     return "\n".join(lines)
+
+
+def _total(config: Config) -> str:
+    """What all streams together may hold, where it is not the disk that bounds them."""
+    if config.storage.mode != "memory":
+        return ""
+    return f"{_size(config.limits.max_memory_bytes)} in memory, "
 
 
 def _size(count: int) -> str:

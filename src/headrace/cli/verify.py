@@ -18,7 +18,7 @@ def verify(
     from headrace.storage.verify import verify as check
 
     try:
-        report = check(directory)
+        report = check(directory) if directory.is_dir() else None
     except HeadraceError as error:
         fail(error.detail, EXIT_FAILED)
     if report is None:

@@ -50,6 +50,7 @@ class StreamRoutes:
         try:
             handler(request, exchange, path, query)
         except (StreamNotFound, StreamDeleted) as refusal:
+            names.check_name(refusal.stream)
             problem = responses.problem(refusal)
             self._engine.settle(refusal.stream, lambda: exchange.respond(problem))
 

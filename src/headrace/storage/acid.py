@@ -80,6 +80,8 @@ class AcidStorage:
     def __init__(self, directory: Path, shard_count: int, loop: asyncio.AbstractEventLoop) -> None:
         self._disk = RealDisk(directory)
         self._disk.lock()
+        if self._disk.list("journal"):
+            raise DirectoryMismatch(str(directory), "one of the file modes", "acid")
         self._disk.make_directory("acid")
         self._check_manifest(directory, shard_count)
         self._loop = loop

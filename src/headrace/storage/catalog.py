@@ -95,7 +95,7 @@ class Catalog:
             raise StoredBytesDamaged(CURRENT, "0")
         current = msgspec.msgpack.decode(payload, type=Current)
         if current.format != FORMAT:
-            raise DirectoryMismatch("", f"format {current.format}", f"format {FORMAT}")
+            raise DirectoryMismatch(self._disk.name, f"format {current.format}", f"format {FORMAT}")
         return current
 
     def _log_name(self, number: int) -> str:

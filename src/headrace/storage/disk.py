@@ -55,6 +55,9 @@ class DiskFile(Protocol):
 class Disk(Protocol):
     """A data directory."""
 
+    name: str
+    """What people call it."""
+
     def open(self, name: str, *, create: bool = False) -> DiskFile: ...
 
     def list(self, directory: str) -> list[str]:
@@ -131,6 +134,7 @@ class RealDisk:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.name = str(root)
         self._lock_fd: int | None = None
 
     def open(self, name: str, *, create: bool = False) -> RealFile:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from headrace.clock import Clock
-from headrace.errors import HeadraceError, InsufficientStorage, Overloaded
+from headrace.errors import DirectoryMismatch, HeadraceError, InsufficientStorage, Overloaded
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
@@ -94,6 +94,8 @@ class FileStorage:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         disk.lock()
+        if disk.list("acid"):
+            raise DirectoryMismatch(disk.name, "acid", "one of the file modes")
         self._disk = disk
         self._clock = clock
         self._limits = limits

@@ -13,6 +13,7 @@ from headrace.protocol.stream import StreamState
 from headrace.storage import acid_records as records
 from headrace.storage.catalog import Catalog, CatalogEntry, state_of
 from headrace.storage.disk import Disk, RealDisk
+from headrace.storage.frames import AppendFrame, CreateFrame, Frame, RemoveFrame
 from headrace.storage.journal import Journal
 from headrace.storage.records import decode_state
 from headrace.storage.stream_files import StreamReader
@@ -47,19 +48,31 @@ def _verify_files(disk: Disk) -> Report:
     """The catalog, every block of every stream, and the journal that is not in them yet."""
     findings: list[str] = []
     entries: list[CatalogEntry] = []
+    streams: set[int] = set()
+    data_bytes = 0
     try:
         catalog = Catalog(disk)
         entries = list(catalog.load().values())
-        for _ in Journal(disk).recover(catalog.current.applied_lsn):
-            pass
+        streams = {entry.id for entry in entries}
+        for _, frame in Journal(disk).recover(catalog.current.applied_lsn):
+            data_bytes += _count(frame, streams)
     except StoredBytesDamaged as damage:
         findings.append(damage.detail)
-    data_bytes = 0
     for entry in entries:
         state = state_of(entry)
         findings += _check_stream(disk, state, entry.blocks)
         data_bytes += state.tail.bytes - base_of(state).bytes
-    return Report(findings, len(entries), data_bytes)
+    return Report(findings, len(streams), data_bytes)
+
+
+def _count(frame: Frame, streams: set[int]) -> int:
+    """Which streams there are after `frame`; the data bytes it adds."""
+    if isinstance(frame, CreateFrame):
+        streams.add(frame.stream_id)
+        return len(frame.initial.data)
+    if isinstance(frame, RemoveFrame) and frame.whole:
+        streams.discard(frame.stream_id)
+    return len(frame.data) if isinstance(frame, AppendFrame) else 0
 
 
 def _check_stream(disk: Disk, state: StreamState, blocks: int) -> Iterator[str]:
