@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -440,3 +441,13 @@ def test_a_defect_ends_the_group_instead_of_passing_in_silence() -> None:
     with Receiver() as receiver, pytest.raises(ExceptionGroup) as caught:
         asyncio.run(main(receiver.url))
     assert caught.group_contains(ZeroDivisionError)
+
+
+def test_whatever_the_http_library_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that hangs up while it is connected to has been seen to raise AttributeError."""
+
+    async def raise_something(*_: object) -> httpx.Response:
+        raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", raise_something)
+    assert "getpeername" in reason(post("http://127.0.0.1:9/"))

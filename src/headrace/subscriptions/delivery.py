@@ -8,6 +8,7 @@ half of those are repeats, so that receivers that are down do not hold up those 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -23,6 +24,8 @@ from headrace.subscriptions.targets import Address, Target, TargetRules, parse_t
 POSTS_MAX: Final = 32  # half of the descriptors that the server keeps from its clients
 REPEATS_MAX: Final = POSTS_MAX // 2
 ANSWER_BYTES_MAX: Final = 64 * 1024  # {"done": true} is 14
+logger = logging.getLogger(__name__)
+
 CONNECT_SECS_MAX: Final = 3.0  # per address, so that a dead first one leaves time for the next
 
 K = TypeVar("K", bound=Hashable)
@@ -67,6 +70,11 @@ class Poster:
         except SubscriptionRefused as refusal:
             return Failed(refusal.detail)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            return Failed(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            # Whatever one delivery meets must not end the others. Seen: a receiver that hangs up
+            # while it is being connected to makes the HTTP library raise AttributeError.
+            logger.warning("a webhook delivery failed in an unknown way: %r", error)
             return Failed(f"{type(error).__name__}: {error}")
 
     async def _post(
