@@ -1,0 +1,1 @@
+"""The local stack: a supervisor for real processes. Imports no server code."""

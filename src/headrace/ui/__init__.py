@@ -1,0 +1,1 @@
+"""The stream browser: static files, and nothing that runs on the server."""
