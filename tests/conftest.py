@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
+from tests.postgres.fixtures import database, postgres
+
+__all__ = ["database", "http", "postgres", "serve", "server", "stream"]
 
 # No wall-clock assertions: a slow machine is not a failed property. A run under CI repeats the
 # same examples, so that a change is judged by itself; every other run looks for new ones.

@@ -1,0 +1,11 @@
+"""The data sources of this package: one module each, named here to be registered.
+
+Each is plain Python that reads and plans through `headrace.client` or `headrace.postgres`, and can
+be tested without a session.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+
+SOURCES: tuple[type[DataSource], ...] = ()

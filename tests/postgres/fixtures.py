@@ -1,0 +1,50 @@
+"""A real Postgres for the tests that need one, and a database of one's own in it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.postgres.server import PostgresServer
+
+_numbers = count()
+
+# Nothing here survives a power cut, and nothing needs to: a kill -9 loses no write without fsync.
+UNSYNCED = {"fsync": "off", "full_page_writes": "off", "max_connections": "60"}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One Postgres for the whole run. As root it runs as another account, which may not enter
+    pytest's own directories."""
+    home = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
+    home.chmod(0o755)
+    try:
+        with PostgresServer(home / "data", settings=UNSYNCED) as server:
+            yield server
+    finally:
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a database that no other test uses; its slots and itself go afterwards."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f"create database {name}")
+        yield postgres.url_of(name)
+        admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,)
+        )
+        admin.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+            " where database = %s and not active",
+            (name,),
+        )
+        admin.execute(f"drop database {name} with (force)")

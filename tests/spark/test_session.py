@@ -1,0 +1,58 @@
+"""The session: Java is found, or made, or asked for in a sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.spark.session import NoJava, find_java_home
+
+
+def test_java_home_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java_home() == tmp_path
+
+
+def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NoJava, match="bin/java"):
+        find_java_home()
+
+
+def test_without_java_the_packaged_one_runs_without_the_module_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    home = find_java_home()
+    assert home is not None
+    done = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert find_java_home() == home
+
+
+@pytest.mark.slow
+def test_python_runs_on_both_sides_as_this_interpreter(spark: SparkSession) -> None:
+    def versions(rows: object) -> list[str]:
+        import sys
+
+        return [sys.executable]
+
+    found = spark.sparkContext.parallelize([0], 1).mapPartitions(versions).collect()
+    assert found == [os.environ["PYSPARK_PYTHON"]]
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
