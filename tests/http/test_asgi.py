@@ -152,6 +152,18 @@ def test_an_encoded_slash_in_the_query_and_name_survives_the_mount(
         assert raw.request("GET", f"{path}/a/b?offset=%2D1").body == b"x"
 
 
+def test_bounded_reads_and_tails_work_below_the_mount(http: httpx.Client, path: str) -> None:
+    http.put(path, headers=TEXT)
+    end = http.post(path, content=b"one", headers=TEXT).headers["Stream-Next-Offset"]
+    http.post(path, content=b"two", headers=TEXT)
+    framed = http.get(path, params={"offset": "-1", "until": end, "format": "framed"})
+    assert (framed.content[:4], framed.content[-3:]) == (b"HRM1", b"one")
+    name = path.removeprefix(f"{MOUNT}/v1/stream/")
+    query = {"streams": [{"stream": name, "from": end, "max_messages": 5}]}
+    [tail] = http.post(f"{MOUNT}/v1/stream/__ds/tails", json=query).json()["streams"]
+    assert (tail["messages"], tail["bytes"]) == (1, 3)
+
+
 def test_the_host_application_answers_beside_the_mount(http: httpx.Client) -> None:
     assert http.get("/").json() == {"streams": "/streams/v1/stream/{name}"}
     assert http.get(f"{MOUNT}/healthz").text == "ok"

@@ -184,17 +184,17 @@ def test_spec_references_point_into_the_pinned_document() -> None:
                 assert target == spec_links().get(label), f"{markdown.name(page)}: {label}"
 
 
-def test_gaps_are_numbered_without_holes_and_each_says_what_we_chose() -> None:
+def test_gaps_stand_in_order_and_each_says_what_we_chose() -> None:
     ids = gap_ids()
-    assert ids == tuple(f"GAP-{number:03d}" for number in range(1, len(ids) + 1))
+    assert ids == tuple(sorted(set(ids)))
     for section in re.split(r"^## GAP-", read("docs/gaps.md"), flags=re.MULTILINE)[1:]:
         assert "**Silent:**" in section, section[:40]
         assert "**Chosen:**" in section, section[:40]
 
 
-def test_decisions_are_numbered_without_holes_and_name_their_price() -> None:
+def test_decisions_have_a_number_of_their_own_and_name_their_price() -> None:
     pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
-    assert [page.name[:4] for page in pages] == [f"{n:04d}" for n in range(1, len(pages) + 1)]
+    assert len({page.name[:4] for page in pages}) == len(pages)
     for page in pages:
         headings = markdown.anchors(page.read_text("utf-8"))
         assert {"context", "decision", "given-up"} <= headings, page.name

@@ -18,6 +18,7 @@ from headrace.http.origin import Origins
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application
 from headrace.http.streams import StreamRoutes
+from headrace.http.tails import TailRoutes
 from headrace.limits import Limits
 from headrace.storage.acid import AcidStorage
 from headrace.storage.base import Storage
@@ -63,6 +64,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     application = Application(
         engine=engine,
         streams=StreamRoutes(engine, live, origins, config.server.stream_root),
+        tails=TailRoutes(engine, live),
         control=ControlRoutes(subscriptions, origins, config.server.stream_root),
         cors=CorsPolicy(config.http.cors_origins),
         origins=origins,

@@ -13,7 +13,8 @@ REQUEST_HEADERS = (
 )
 EXPOSED_HEADERS = (
     b"Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
-    b"Stream-Expires-At, Stream-SSE-Data-Encoding, Producer-Epoch, Producer-Seq, "
+    b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Content-Type, "
+    b"Producer-Epoch, Producer-Seq, "
     b"Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, Allow"
 )
 SECURITY = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"

@@ -7,6 +7,7 @@ from headrace.engine.reads import Chunk
 from headrace.engine.tails import Stream
 from headrace.http.exchange import Request
 from headrace.protocol import caching, responses
+from headrace.protocol import framed as frames
 from headrace.protocol.responses import Response
 
 
@@ -16,7 +17,13 @@ def is_private(request: Request) -> bool:
 
 
 def chunk_response(
-    engine: Engine, stream: Stream, chunk: Chunk, *, private: bool, cursor: int | None = None
+    engine: Engine,
+    stream: Stream,
+    chunk: Chunk,
+    *,
+    private: bool,
+    cursor: int | None = None,
+    framed: bool = False,
 ) -> Response:
     state = stream.state
     return responses.read(
@@ -32,7 +39,13 @@ def chunk_response(
         up_to_date=chunk.up_to_date,
         closed=chunk.closed,
         cursor=cursor,
+        frame=_frame(stream, chunk) if framed else None,
     )
+
+
+def _frame(stream: Stream, chunk: Chunk) -> bytes:
+    separator_bytes = 1 if stream.state.is_json else 0
+    return frames.encode(chunk.start, chunk.lengths, separator_bytes, chunk.data)
 
 
 def chunk_etag(stream: Stream, chunk: Chunk) -> str:

@@ -25,7 +25,8 @@ from headrace.http.metrics import Metrics
 from headrace.http.origin import Origins
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.streams import StreamRoutes
-from headrace.protocol import responses
+from headrace.http.tails import TailRoutes
+from headrace.protocol import names, responses
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Application:
         engine: Engine,
         streams: StreamRoutes,
         control: ControlRoutes,
+        tails: TailRoutes,
         cors: CorsPolicy,
         origins: Origins,
         limiter: RateLimiter | None,
@@ -52,11 +54,13 @@ class Application:
         self.health = health
         self._streams = streams
         self._control = control
+        self._tail_routes = tails
         self._origins = origins
         self._limiter = limiter
         self._root = f"{stream_root}/".encode()
         self._root_length = len(self._root)
         self._control_root = self._root + b"__ds"
+        self._tails = self._control_root + b"/tails"
         self._fixed: dict[bytes, Handler] = {
             b"/healthz": health.healthz,
             b"/readyz": health.readyz,
@@ -74,8 +78,7 @@ class Application:
             elif not target.startswith(self._root):
                 self._handle_fixed(request, exchange)
             elif target.startswith(self._control_root):
-                request.operation = "subscription"
-                self._control.handle(request, exchange)
+                self._handle_control(request, exchange)
             else:
                 self._streams.handle(request, exchange, target[self._root_length :])
         except HeadraceError as refusal:
@@ -84,6 +87,14 @@ class Application:
             reference = secrets.token_hex(8)
             logger.exception("request failed", extra={"reference": reference})
             exchange.respond(responses.problem(InternalFault(reference)))
+
+    def _handle_control(self, request: Request, exchange: Exchange) -> None:
+        path, _, query = request.target.partition(b"?")
+        if path == self._tails:
+            self._tail_routes.handle(request, exchange, query, names.checked_name)
+        else:
+            request.operation = "subscription"
+            self._control.handle(request, exchange)
 
     def _handle_fixed(self, request: Request, exchange: Exchange) -> None:
         path = request.target.partition(b"?")[0]

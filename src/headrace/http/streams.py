@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.engine.bounded import read_bounded
 from headrace.engine.engine import CreateOutcome, Deleted, DeleteOutcome, Engine
 from headrace.engine.reads import ReadOutcome
 from headrace.engine.tails import Stream
@@ -117,6 +118,17 @@ class StreamRoutes:
                     long_poll_answer(engine, stream, found, cursor, private)
                 ),
             )
+        elif read.bounds is not None:
+            framed = read.bounds.framed
+            read_bounded(
+                engine,
+                stream,
+                start,
+                read.bounds,
+                lambda found: exchange.respond(
+                    self._catch_up(request, stream, found, framed=framed)
+                ),
+            )
         elif read.start == NOW:
             exchange.respond(tail_response(stream))
         else:
@@ -126,10 +138,13 @@ class StreamRoutes:
                 lambda found: exchange.respond(self._catch_up(request, stream, found)),
             )
 
-    def _catch_up(self, request: Request, stream: Stream, found: ReadOutcome) -> Response:
+    def _catch_up(
+        self, request: Request, stream: Stream, found: ReadOutcome, *, framed: bool = False
+    ) -> Response:
         if isinstance(found, HeadraceError):
             return responses.problem(found)
-        response = chunk_response(self._engine, stream, found, private=is_private(request))
+        private = is_private(request)
+        response = chunk_response(self._engine, stream, found, private=private, framed=framed)
         held = request.headers.get(b"if-none-match")
         if held is not None and caching.matches(held, chunk_etag(stream, found)):
             return responses.not_modified(response)

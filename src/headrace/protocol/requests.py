@@ -16,6 +16,8 @@ import msgspec
 from headrace.errors import InvalidOffset, InvalidRequest
 from headrace.limits import PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
 from headrace.protocol import names
+from headrace.protocol.bounds import FIELDS as BOUND_FIELDS
+from headrace.protocol.bounds import Bounds, parse_bounds
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.headers import (
     Headers,
@@ -28,7 +30,8 @@ from headrace.protocol.headers import (
 from headrace.protocol.offsets import BEGINNING, NOW, Position, parse_token
 from headrace.protocol.producers import ProducerHeaders
 
-QUERY_FIELDS_MAX: Final = 32  # the protocol defines three
+QUERY_FIELDS_MAX: Final = 32  # the protocol defines three, this server four more
+_OWN_FIELDS: Final = ("offset", "live", "cursor", *sorted(BOUND_FIELDS))
 
 
 class Live(StrEnum):
@@ -74,6 +77,7 @@ class Read:
     start: Position | str = BEGINNING
     live: Live = Live.NO
     cursor: str | None = None
+    bounds: Bounds | None = None
 
 
 def parse_append(headers: Headers, body: bytes) -> Append:
@@ -171,7 +175,7 @@ def parse_query(query: str) -> dict[str, str]:
         raise InvalidRequest("The query string is not UTF-8, or has too many fields.") from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        for name in ("offset", "live", "cursor"):
+        for name in _OWN_FIELDS:
             if sum(pair[0] == name for pair in pairs) > 1:
                 raise InvalidRequest(f"The parameter {name} stands more than once.")
     return fields
@@ -182,12 +186,15 @@ def parse_read(query: str) -> Read:
         return Read()
     fields = parse_query(query)
     live = _parse_live(fields.get("live"))
+    bounds = parse_bounds(fields)
+    if bounds is not None and live is not Live.NO:
+        raise InvalidRequest(f"until, max_messages, max_bytes and format do not go with {live}.")
     offset = fields.get("offset")
     if offset is None:
         if live is not Live.NO:
             raise InvalidRequest(f"live={live} needs an offset: -1, now, or a Stream-Next-Offset.")
-        return Read(BEGINNING, live, fields.get("cursor"))
-    return Read(_parse_offset(offset), live, fields.get("cursor"))
+        return Read(BEGINNING, live, fields.get("cursor"), bounds)
+    return Read(parse_offset(offset), live, fields.get("cursor"), bounds)
 
 
 def _parse_live(value: str | None) -> Live:
@@ -203,7 +210,7 @@ def _refuse_live(value: str) -> Live:
     raise InvalidRequest(f"live must be long-poll or sse, not {value[:64]!r}.")
 
 
-def _parse_offset(value: str) -> Position | str:
+def parse_offset(value: str) -> Position | str:
     if value in (BEGINNING, NOW):
         return value
     if not value:

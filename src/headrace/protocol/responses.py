@@ -13,6 +13,7 @@ import orjson
 
 from headrace import errors
 from headrace.errors import HeadraceError
+from headrace.protocol import framed as framed_body
 from headrace.protocol.headers import format_time
 from headrace.protocol.json_mode import response_body
 from headrace.protocol.offsets import Position
@@ -183,17 +184,29 @@ def read(
     up_to_date: bool,
     closed: bool,
     cursor: int | None = None,
+    frame: bytes | None = None,
 ) -> Response:
-    """A range of a stream; `etag` None marks an answer that names no fixed range."""
+    """A range of a stream; `etag` None marks an answer that names no fixed range.
+
+    `frame` is the body of a reader that asked for it framed.
+    """
     headers = (
-        line("Content-Type", state.config.content_type)
+        _content_type(state.config.content_type, framed=frame is not None)
         + _NEXT_OFFSET % next_offset
         + line("Cache-Control", cache_control)
     )
     if etag is not None:
         headers += line("ETag", etag)
     headers += _position_flags(up_to_date=up_to_date, closed=closed, cursor=cursor)
+    if frame is not None:
+        return Response(OK, headers, frame)
     return Response(OK, headers, response_body(data) if state.is_json else data)
+
+
+def _content_type(content_type: str, *, framed: bool) -> bytes:
+    if not framed:
+        return line("Content-Type", content_type)
+    return line("Content-Type", framed_body.MEDIA_TYPE) + line("Stream-Content-Type", content_type)
 
 
 def _position_flags(*, up_to_date: bool, closed: bool, cursor: int | None) -> bytes:

@@ -41,6 +41,15 @@ class Log(Protocol):
         """
         ...
 
+    def seek(
+        self, start: Position, messages_max: int | None, bytes_max: int | None
+    ) -> Position | None:
+        """The end of the messages from `start` within both bounds, and of at least one.
+
+        None where memory alone cannot tell, or `start` is not a boundary.
+        """
+        ...
+
     def is_seam(self, position: Position) -> bool:
         """Whether a cold read ends at `position` only because another part goes on there."""
         ...

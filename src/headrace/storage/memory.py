@@ -52,6 +52,22 @@ class MemoryLog:
         assert not callable(found), "memory is never cold"
         return found
 
+    def seek(
+        self, start: Position, messages_max: int | None, bytes_max: int | None
+    ) -> Position | None:
+        if not self._is_boundary(start):
+            return None
+        first = start.messages - self.base.messages
+        count = len(self.ends)
+        if messages_max is not None:
+            count = min(count, first + messages_max)
+        if bytes_max is not None:
+            fitting = bisect_right(self.ends, start.bytes + bytes_max)
+            count = min(count, max(fitting, first + 1))
+        if count == first:
+            return start
+        return Position(self.base.messages + count, self.ends[count - 1])
+
     def is_seam(self, position: Position) -> bool:
         return False
 

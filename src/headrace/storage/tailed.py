@@ -39,6 +39,11 @@ class TailedLog(ABC):
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
         return read_on(self._read_one, start, limit, bytes_max)
 
+    def seek(
+        self, start: Position, messages_max: int | None, bytes_max: int | None
+    ) -> Position | None:
+        return self.tail.seek(start, messages_max, bytes_max)
+
     def is_seam(self, position: Position) -> bool:
         log: TailedLog | None = self
         while log is not None:

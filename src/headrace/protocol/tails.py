@@ -1,0 +1,102 @@
+"""The tails of many streams in one request: what is asked, and what each stream answers.
+
+An addition of this server. A client that follows many streams learns with one request which of
+them have more, how much that is, and where a batch of bounded size would end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from headrace.errors import HeadraceError, InvalidRequest, OffsetTrimmed
+from headrace.protocol.bounds import parse_bound
+from headrace.protocol.offsets import BEGINNING, NOW, START, Position, parse_token
+from headrace.protocol.responses import PROBLEMS
+from headrace.protocol.stream import StreamState
+
+STREAMS_MAX: Final = 10_000
+_FIELDS: Final = frozenset({"stream", "from", "max_messages", "max_bytes"})
+
+
+class TailQuery(msgspec.Struct, frozen=True, gc=False):
+    """One stream of a request; `name` is the engine's, `asked` the client's own spelling."""
+
+    asked: str
+    name: str
+    start: Position | None = None
+    messages_max: int | None = None
+    bytes_max: int | None = None
+
+    @property
+    def seeks(self) -> bool:
+        return self.messages_max is not None or self.bytes_max is not None
+
+
+def parse_tails(body: bytes, name_of: Callable[[str], str]) -> list[TailQuery]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not JSON: {error.msg}.") from None
+    streams = document.get("streams") if isinstance(document, dict) else None
+    if not isinstance(streams, list):
+        raise InvalidRequest('The body must be {"streams": [...]}: names, or objects with one.')
+    if len(streams) > STREAMS_MAX:
+        raise InvalidRequest(f"One request asks for at most {STREAMS_MAX} streams.")
+    return [_parse_query(stream, name_of) for stream in streams]
+
+
+def _parse_query(value: Any, name_of: Callable[[str], str]) -> TailQuery:
+    if isinstance(value, str):
+        return TailQuery(value, name_of(value))
+    if not isinstance(value, dict) or not isinstance(value.get("stream"), str):
+        raise InvalidRequest('Each of streams is a name or {"stream": name, ...}.')
+    unknown = value.keys() - _FIELDS
+    if unknown:
+        raise InvalidRequest(f"A stream has no field {sorted(unknown)[0][:64]!r} here.")
+    return TailQuery(
+        value["stream"],
+        name_of(value["stream"]),
+        _parse_from(value.get("from")),
+        parse_bound("max_messages", value.get("max_messages")),
+        parse_bound("max_bytes", value.get("max_bytes")),
+    )
+
+
+def _parse_from(value: Any) -> Position | None:
+    if value is None or value == NOW:
+        return None
+    if not isinstance(value, str):
+        raise InvalidRequest("from must be -1, now, or a Stream-Next-Offset.")
+    return START if value == BEGINNING else parse_token(value)
+
+
+def describe(
+    query: TailQuery, state: StreamState, visible: Position, *, closed: bool
+) -> dict[str, Any]:
+    """Where a stream ends and begins, and how much lies between the client and its tail."""
+    start = visible if query.start is None else query.start
+    return {
+        "stream": query.asked,
+        "next_offset": visible.token(),
+        "earliest_offset": state.floor.token(),
+        "content_type": state.config.content_type,
+        "closed": closed,
+        "messages": visible.messages - start.messages,
+        "bytes": visible.bytes - start.bytes,
+    }
+
+
+def describe_problem(query: TailQuery, error: HeadraceError) -> dict[str, Any]:
+    """A stream that cannot answer, beside others that can."""
+    described = {
+        "stream": query.asked,
+        "problem": PROBLEMS[type(error)].name,
+        "detail": error.detail,
+    }
+    if isinstance(error, OffsetTrimmed):
+        described["earliest_offset"] = error.earliest_offset
+    return described
