@@ -136,14 +136,14 @@ def test_a_bad_configuration_is_one_sentence_and_exit_code_2(
 
 def test_serve_refuses_a_data_directory_it_was_not_made_for(tmp_path: Path) -> None:
     (tmp_path / "data" / "acid").mkdir(parents=True)
-    (tmp_path / "data" / "acid" / "manifest.json").write_text('{"format":1,"shards":4}')
+    (tmp_path / "data" / "acid" / "manifest.json").write_text('{"format":2,"shards":4}')
     result = headrace(
         tmp_path, "serve", env={"DS_STORAGE__MODE": "redb", "DS_STORAGE__DATA_DIR": "data"}
     )
     assert result.returncode == 1
     assert result.stderr == (
-        "headrace: The data directory data was made as {'format': 1, 'shards': 4}, and is asked to "
-        "serve as {'format': 1, 'shards': 16}. Restore the setting, or use another directory.\n"
+        "headrace: The data directory data was made as {'format': 2, 'shards': 4}, and is asked to "
+        "serve as {'format': 2, 'shards': 16}. Restore the setting, or use another directory.\n"
     )
 
 

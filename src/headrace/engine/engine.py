@@ -52,6 +52,7 @@ from headrace.protocol.stream import (
 from headrace.storage.base import (
     Change,
     Created,
+    Documents,
     Entry,
     Removed,
     Storage,
@@ -117,6 +118,7 @@ class Engine:
         self._on_create: list[Callable[[Stream], None]] = []
         storage.start(self._committed, self._commit_failed)
         self._recover()
+        self._documents = storage.take_documents()
         self._registry = Registry(
             self._registry_stream(), self.streams, storage, clock, self.limits
         )
@@ -196,6 +198,21 @@ class Engine:
     def on_stream_created(self, callback: Callable[[Stream], None]) -> None:
         """Call `callback` with each new stream, before its first bytes become visible."""
         self._on_create.append(callback)
+
+    # -- documents -------------------------------------------------------------------------
+
+    def take_documents(self, prefix: str) -> dict[str, bytes]:
+        """The documents that were kept under `prefix` before this run, by what follows it."""
+        names = [name for name in self._documents if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._documents.pop(name) for name in names}
+
+    def keep(self, documents: Documents) -> None:
+        """Make changes to documents durable: all of them, or none."""
+        self._storage.keep(documents)
+
+    def settle_documents(self, done: Callable[[], None]) -> None:
+        """Call `done` once every document handed in so far is durable."""
+        self._storage.settle_documents(done)
 
     # -- writing ---------------------------------------------------------------------------
 

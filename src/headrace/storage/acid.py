@@ -29,6 +29,7 @@ from headrace.storage.base import (
     Change,
     Cold,
     Created,
+    Documents,
     Entry,
     Log,
     Recovered,
@@ -40,7 +41,7 @@ from headrace.storage.tailed import TailedLog
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "acid/manifest.json"
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that is kept in memory
 COLD_READERS_MAX: Final = 4
@@ -85,9 +86,10 @@ class AcidStorage:
         self._disk.make_directory("acid")
         self._check_manifest(directory, shard_count)
         self._loop = loop
-        self._shards = [
-            Shard(directory / "acid" / f"shard-{number:03d}", loop) for number in range(shard_count)
-        ]
+        names = [f"acid/shard-{number:03d}" for number in range(shard_count)]
+        for name in names:
+            self._disk.make_directory(name)
+        self._shards = [Shard(directory / name, loop) for name in names]
         self._disk.sync_directory("acid")
         self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
@@ -137,6 +139,14 @@ class AcidStorage:
             self._live_bytes += log.stored_bytes
             yield Recovered(state, log)
 
+    def take_documents(self) -> dict[str, bytes]:
+        return dict(self._keeper.documents())
+
+    @property
+    def _keeper(self) -> Shard:
+        """The shard that has the documents."""
+        return self._shards[0]
+
     def new_log(self, state: StreamState, source: Log | None) -> AcidLog:
         if source is None:
             place = google_crc32c.value(state.name.encode()) % len(self._shards)
@@ -164,6 +174,12 @@ class AcidStorage:
     def settle(self, log: Log, done: Callable[[], None]) -> None:
         assert isinstance(log, AcidLog), "a storage settles its own logs"
         log.shard.committer.settle(done)
+
+    def keep(self, documents: Documents) -> None:
+        self._keeper.keep(documents)
+
+    def settle_documents(self, done: Callable[[], None]) -> None:
+        self._keeper.committer.settle(done)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._cold, work)

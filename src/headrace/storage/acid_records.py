@@ -5,6 +5,7 @@
     data       id, first byte            messages that were committed together
     producers  id, digest of producer    its epoch and last sequence number
     receipts   id, digest, slot          the tail after one of its last appends
+    documents  digest of the name        a document that is no stream, with its name
 
 Integers in keys are big-endian, so that LMDB's order is the stream's. Every value begins with the
 CRC32C of its key and the rest of it: a value that is damaged, or stands in the wrong place, is
@@ -26,7 +27,8 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.storage.base import Range
 
-DATABASES: Final = (b"streams", b"heads", b"data", b"producers", b"receipts")
+STREAM_DATABASES: Final = (b"streams", b"heads", b"data", b"producers", b"receipts")
+DATABASES: Final = (*STREAM_DATABASES, b"documents")
 _ID = struct.Struct(">Q")
 _DATA_KEY = struct.Struct(">QQ")
 _CRC = struct.Struct("<I")
@@ -55,6 +57,18 @@ def data_key(stream_id: int, first_byte: int) -> bytes:
 def producer_key(stream_id: int, producer_id: bytes) -> bytes:
     """LMDB keys are at most 511 bytes and a Producer-Id may be longer, so its digest stands in."""
     return _ID.pack(stream_id) + blake2b(producer_id, digest_size=DIGEST_BYTES).digest()
+
+
+def document_key(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def encode_document(name: str, value: bytes) -> bytes:
+    return _pack((name, value))
+
+
+def decode_document(payload: bytes) -> tuple[str, bytes]:
+    return msgspec.msgpack.decode(payload, type=tuple[str, bytes])
 
 
 def seal(key: bytes, payload: bytes) -> bytes:

@@ -15,7 +15,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage import acid_records as records
-from headrace.storage.base import Change, Created, Entry, Range, Trimmed
+from headrace.storage.base import Change, Created, Documents, Entry, Range, Trimmed
 from headrace.storage.committer import Committer
 from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
 
@@ -35,12 +35,18 @@ class Work(NamedTuple):
 class Shard:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._environment = lmdb.open(
-            str(path), map_size=MAP_BYTES, max_dbs=len(records.DATABASES), max_readers=64
+            str(path),
+            map_size=MAP_BYTES,
+            max_dbs=len(records.DATABASES),
+            max_readers=64,
+            mode=0o600,
         )
         # What a kill left in the page cache looks committed: make it so before it is served.
         self._environment.sync(True)
         self._databases = {name: self._environment.open_db(name) for name in records.DATABASES}
-        self.committer: Committer[Work] = Committer(loop, "headrace-commit", self._write)
+        self.committer: Committer[Work | Documents] = Committer(
+            loop, "headrace-commit", self._write
+        )
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
         head = head_of(state)
@@ -48,7 +54,10 @@ class Shard:
             head = msgspec.structs.replace(head, floor=change.floor)
         self.committer.add(Work(state, change, head), entry)
 
-    def _write(self, batch: list[Work]) -> None:
+    def keep(self, documents: Documents) -> None:
+        self.committer.add(documents, None)
+
+    def _write(self, batch: list[Work | Documents]) -> None:
         """On the committer's thread: one transaction, synced when this returns."""
         if batch:
             with self._environment.begin(write=True) as transaction:
@@ -85,6 +94,11 @@ class Shard:
                 self._recover_producers(transaction, key, state)
                 yield state
 
+    def documents(self) -> Iterator[tuple[str, bytes]]:
+        with self._environment.begin() as transaction:
+            for key, value in transaction.cursor(self._databases[b"documents"]):
+                yield records.decode_document(records.unseal("documents", key, value))
+
     def _recover_producers(self, transaction: Any, prefix: bytes, state: StreamState) -> None:
         receipts = self._with_prefix(transaction, b"receipts", prefix)
         by_producer: dict[bytes, list[bytes]] = {}
@@ -117,9 +131,14 @@ class Writer:
         self._pieces: dict[int, list[Appended]] = {}
         self._gone: set[int] = set()
 
-    def write(self, batch: list[Work]) -> None:
-        heads = {work.state.id: work.head for work in batch}
-        for state, change, _ in batch:
+    def write(self, batch: list[Work | Documents]) -> None:
+        heads: dict[int, HeadRecord] = {}
+        for work in batch:
+            if not isinstance(work, Work):
+                self._keep(work)
+                continue
+            state, change = work.state, work.change
+            heads[state.id] = work.head
             if isinstance(change, Appended):
                 self._append(state, change)
             elif isinstance(change, Created):
@@ -138,6 +157,14 @@ class Writer:
         for stream_id, head in heads.items():
             if stream_id not in self._gone:
                 self._put(b"heads", records.stream_key(stream_id), encode_head(head))
+
+    def _keep(self, documents: Documents) -> None:
+        for name, value in documents.items():
+            key = records.document_key(name)
+            if value is None:
+                self._transaction.delete(key, db=self._databases[b"documents"])
+            else:
+                self._put(b"documents", key, records.encode_document(name, value))
 
     def _append(self, state: StreamState, change: Appended) -> None:
         if change.data:
@@ -198,7 +225,7 @@ class Writer:
 
     def _delete_stream(self, stream_id: int) -> None:
         prefix = records.stream_key(stream_id)
-        for name in records.DATABASES:
+        for name in records.STREAM_DATABASES:
             cursor = self._transaction.cursor(self._databases[name])
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):

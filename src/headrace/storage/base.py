@@ -7,7 +7,7 @@ that stream is. In memory both happen at once. A log holds exactly the bytes a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -82,6 +82,8 @@ class Trimmed(msgspec.Struct, frozen=True):
 
 
 Change = Appended | Created | Removed | Trimmed
+Documents = Mapping[str, bytes | None]
+"""Values kept by name beside the streams, of whatever is not a stream; None takes one away."""
 Entry = tuple[Any, Any, Any]
 """What one commit is about; storage hands it back unread."""
 
@@ -116,6 +118,10 @@ class Storage(Protocol):
         """The streams that exist, sources before their forks."""
         ...
 
+    def take_documents(self) -> dict[str, bytes]:
+        """After `recover`, once: the documents that exist."""
+        ...
+
     def new_log(self, state: StreamState, source: Log | None) -> Log:
         """An empty log; a fork's continues `source` from the fork's own tail."""
         ...
@@ -123,6 +129,14 @@ class Storage(Protocol):
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None: ...
 
     def settle(self, log: Log, done: Callable[[], None]) -> None: ...
+
+    def keep(self, documents: Documents) -> None:
+        """Make changes to documents durable: all of them, or none."""
+        ...
+
+    def settle_documents(self, done: Callable[[], None]) -> None:
+        """Call back once every document handed in so far is durable."""
+        ...
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Do `work`, which touches a disk, off the loop; then call `done` with its result.

@@ -1,16 +1,16 @@
-"""The catalog: every stream as of one point of the journal.
+"""The catalog: every stream and every document as of one point of the journal.
 
-A log of records, each the whole state of one stream, the last one for a stream being the one that
-counts. `catalog/current` says which log is in use, how many of its bytes count and up to which
-frame of the journal they speak; it is replaced whole. What stands behind those bytes is an
-unfinished checkpoint and void; anything wrong before them is damage.
+A log of records, each the whole state of one stream or one document, the last one for each being
+the one that counts. `catalog/current` says which log is in use, how many of its bytes count and
+up to which frame of the journal they speak; it is replaced whole. What stands behind those bytes
+is an unfinished checkpoint and void; anything wrong before them is damage.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import google_crc32c
 import msgspec
@@ -31,12 +31,12 @@ from headrace.storage.stream_files import Sizes
 
 DIRECTORY: Final = "catalog"
 CURRENT: Final = "catalog/current"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _RECORD = struct.Struct("<II")  # crc, length
 STALE_BYTES_MIN: Final = 1024 * 1024
 
 
-class CatalogEntry(msgspec.Struct, array_like=True):
+class CatalogEntry(msgspec.Struct, array_like=True, tag=1):
     """One stream; `stream` None says that it is gone."""
 
     id: int
@@ -47,11 +47,45 @@ class CatalogEntry(msgspec.Struct, array_like=True):
     lengths_bytes: int = 0
 
 
+class DocumentEntry(msgspec.Struct, array_like=True, tag=2):
+    """One document; `value` None says that it is gone."""
+
+    name: str
+    value: bytes | None
+
+
+class Catalogued(NamedTuple):
+    """All that a catalog lists: streams by id, documents by name."""
+
+    streams: dict[int, CatalogEntry]
+    documents: dict[str, bytes]
+
+
 class Current(msgspec.Struct, array_like=True):
     format: int
     log: int
     log_bytes: int
     applied_lsn: int
+
+
+AnyEntry = CatalogEntry | DocumentEntry
+_decode = msgspec.msgpack.Decoder(AnyEntry).decode
+
+
+def apply_documents(documents: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            documents.pop(name, None)
+        else:
+            documents[name] = value
+
+
+def _key(entry: AnyEntry) -> int | str:
+    return entry.name if isinstance(entry, DocumentEntry) else entry.id
+
+
+def _is_gone(entry: AnyEntry) -> bool:
+    return (entry.value if isinstance(entry, DocumentEntry) else entry.stream) is None
 
 
 def entry_of(state: StreamState, sizes: Sizes) -> CatalogEntry:
@@ -80,7 +114,7 @@ class Catalog:
     def __init__(self, disk: Disk, *, sync: bool = True) -> None:
         self._disk = disk
         self._sync = sync
-        self._live_bytes: dict[int, int] = {}
+        self._live_bytes: dict[int | str, int] = {}
         disk.make_directory(DIRECTORY)
         self.current = self._read_current()
 
@@ -101,19 +135,26 @@ class Catalog:
     def _log_name(self, number: int) -> str:
         return f"{DIRECTORY}/log-{number:016d}"
 
-    def load(self) -> dict[int, CatalogEntry]:
-        """Every stream of the catalog, by id."""
-        entries: dict[int, CatalogEntry] = {}
+    def load(self) -> Catalogued:
+        found = Catalogued({}, {})
         for size, entry in self._entries():
-            if entry.stream is None:
-                entries.pop(entry.id, None)
-                self._live_bytes.pop(entry.id, None)
+            self._count(entry, size)
+            if isinstance(entry, DocumentEntry):
+                apply_documents(found.documents, {entry.name: entry.value})
+            elif entry.stream is None:
+                found.streams.pop(entry.id, None)
             else:
-                entries[entry.id] = entry
-                self._live_bytes[entry.id] = size
-        return entries
+                found.streams[entry.id] = entry
+        return found
 
-    def _entries(self) -> Iterator[tuple[int, CatalogEntry]]:
+    def _count(self, entry: AnyEntry, size: int) -> None:
+        """Keep track of how much of the log still counts."""
+        if _is_gone(entry):
+            self._live_bytes.pop(_key(entry), None)
+        else:
+            self._live_bytes[_key(entry)] = size
+
+    def _entries(self) -> Iterator[tuple[int, AnyEntry]]:
         if not self.current.log_bytes:
             return
         name = self._log_name(self.current.log)
@@ -129,11 +170,11 @@ class Catalog:
             payload = log[begin : begin + length]
             if len(payload) != length or google_crc32c.value(payload) != crc:
                 raise StoredBytesDamaged(name, str(position))
-            yield _RECORD.size + length, msgspec.msgpack.decode(payload, type=CatalogEntry)
+            yield _RECORD.size + length, _decode(payload)
             position = begin + length
 
-    def commit(self, entries: list[CatalogEntry], applied_lsn: int) -> None:
-        """Write the changed streams down; they count once `current` says so."""
+    def commit(self, entries: Sequence[AnyEntry], applied_lsn: int) -> None:
+        """Write the changed streams and documents down; they count once `current` says so."""
         log, log_bytes = self.current.log, self.current.log_bytes
         data = self._append(entries)
         name = self._log_name(log)
@@ -148,15 +189,12 @@ class Catalog:
         if self.is_stale:
             self._compact()
 
-    def _append(self, entries: list[CatalogEntry]) -> bytes:
+    def _append(self, entries: Sequence[AnyEntry]) -> bytes:
         parts: list[bytes] = []
         for entry in entries:
             payload = msgspec.msgpack.encode(entry)
             parts += (_RECORD.pack(google_crc32c.value(payload), len(payload)), payload)
-            if entry.stream is None:
-                self._live_bytes.pop(entry.id, None)
-            else:
-                self._live_bytes[entry.id] = _RECORD.size + len(payload)
+            self._count(entry, _RECORD.size + len(payload))
         return b"".join(parts)
 
     @property
@@ -164,10 +202,11 @@ class Catalog:
         return self.current.log_bytes > 2 * sum(self._live_bytes.values()) + STALE_BYTES_MIN
 
     def _compact(self) -> None:
-        """A new log with every stream once; the old one goes when the new one counts."""
+        """A new log with everything once; the old one goes when the new one counts."""
         old = self.current
-        entries = list(self.load().values())
-        data = self._append(entries)
+        found = self.load()
+        documents = [DocumentEntry(name, value) for name, value in found.documents.items()]
+        data = self._append([*found.streams.values(), *documents])
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
         file.truncate(0)

@@ -14,9 +14,15 @@ from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage import stream_files
-from headrace.storage.catalog import Catalog, CatalogEntry, entry_of, state_of
+from headrace.storage.catalog import Catalog, CatalogEntry, DocumentEntry, entry_of, state_of
 from headrace.storage.disk import Disk
-from headrace.storage.frames import AppendFrame, CreateFrame, Frame, RemoveFrame
+from headrace.storage.frames import (
+    AppendFrame,
+    CreateFrame,
+    DocumentsFrame,
+    Frame,
+    RemoveFrame,
+)
 from headrace.storage.records import new_state
 from headrace.storage.stream_files import Sizes, StreamWriter
 from headrace.storage.tailed import base_of
@@ -45,8 +51,9 @@ class Checkpointer:
         self._sync = sync
         self._streams = {
             entry.id: _Stream(state_of(entry), Sizes(entry.blocks, entry.lengths_bytes))
-            for entry in catalog.load().values()
+            for entry in catalog.load().streams.values()
         }
+        self._documents: dict[str, bytes | None] = {}
         disk.make_directory(stream_files.DIRECTORY)
 
     def run(self, numbered: Iterable[tuple[int, Frame]]) -> dict[int, tuple[Position, int]]:
@@ -58,7 +65,9 @@ class Checkpointer:
                 applied_lsn = lsn
         dirty = [stream for stream in self._streams.values() if stream.dirty]
         self._write_files([stream for stream in dirty if stream.changes and not stream.gone])
-        self._catalog.commit([self._entry(stream) for stream in dirty], applied_lsn)
+        documents = [DocumentEntry(name, value) for name, value in self._documents.items()]
+        self._catalog.commit([*map(self._entry, dirty), *documents], applied_lsn)
+        self._documents.clear()
         flushed = {}
         for stream in dirty:
             stream.dirty = False
@@ -81,6 +90,8 @@ class Checkpointer:
             stream = self._streams[frame.stream_id]
             stream.state.deleted = stream.dirty = True
             stream.gone = frame.whole
+        elif isinstance(frame, DocumentsFrame):
+            self._documents.update(frame.documents)
         else:
             stream = self._streams[frame.stream_id]
             stream.state.floor = Position(*frame.floor)

@@ -22,6 +22,10 @@ W = TypeVar("W")
 Committed = Callable[[Sequence[Entry]], None]
 
 
+def _nothing() -> None:
+    """Nobody waits."""
+
+
 class Committer(Generic[W]):
     """Hands what `add` collects to `write`, on a thread of its own, batch by batch."""
 
@@ -70,14 +74,16 @@ class Committer(Generic[W]):
             self._waiting.append(done)
             self._schedule()
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Do something else on the writing thread, between two batches."""
+    def run(self, work: Callable[[], None], done: Callable[[], None] = _nothing) -> None:
+        """Do something else on the writing thread, between two batches; then call `done`."""
         future = self._loop.run_in_executor(self._thread, work)
-        future.add_done_callback(self._ran)
+        future.add_done_callback(lambda finished: self._ran(finished, done))
 
-    def _ran(self, finished: asyncio.Future[None]) -> None:
+    def _ran(self, finished: asyncio.Future[None], done: Callable[[], None]) -> None:
         error = finished.exception()
-        if error is not None:
+        if error is None:
+            done()
+        else:
             self._fail([], error)
 
     def _schedule(self) -> None:

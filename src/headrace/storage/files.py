@@ -22,20 +22,23 @@ from headrace.storage.base import (
     Change,
     Cold,
     Created,
+    Documents,
     Entry,
     Log,
     Range,
     Recovered,
 )
-from headrace.storage.catalog import Catalog, state_of
+from headrace.storage.catalog import Catalog, apply_documents, state_of
 from headrace.storage.checkpoint import Checkpointer
 from headrace.storage.committer import Committer, result_or_error
 from headrace.storage.disk import Disk
 from headrace.storage.frames import (
     AppendFrame,
     CreateFrame,
+    DocumentsFrame,
     Frame,
     RemoveFrame,
+    documents_frame,
     frame_of,
 )
 from headrace.storage.journal import SEGMENT_BYTES, Journal
@@ -106,6 +109,7 @@ class FileStorage:
         self._committer: Committer[Frame] = Committer(loop, "headrace-journal", self._write)
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
         self._logs: dict[int, FileLog] = {}
+        self._documents: dict[str, bytes] = {}
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
         self._failure: asyncio.Future[None] = loop.create_future()
@@ -124,7 +128,9 @@ class FileStorage:
         self._committer.start(committed, failed)
 
     def recover(self) -> Iterable[Recovered]:
-        for entry in self._catalog.load().values():
+        catalogued = self._catalog.load()
+        self._documents = catalogued.documents
+        for entry in catalogued.streams.values():
             state = state_of(entry)
             fork = state.config.fork
             parent = self._logs[fork.source_id] if fork is not None else None
@@ -133,6 +139,10 @@ class FileStorage:
             self._replay(frame)
         for log in self._logs.values():
             yield Recovered(log.state, log)
+
+    def take_documents(self) -> dict[str, bytes]:
+        taken, self._documents = self._documents, {}
+        return taken
 
     def _replay(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
@@ -151,6 +161,8 @@ class FileStorage:
             self._logs[frame.stream_id].state.deleted = True
             if frame.whole:
                 del self._logs[frame.stream_id]
+        elif isinstance(frame, DocumentsFrame):
+            apply_documents(self._documents, frame.documents)
         else:
             self._logs[frame.stream_id].state.floor = Position(*frame.floor)
 
@@ -213,6 +225,12 @@ class FileStorage:
     def settle(self, log: Log, done: Callable[[], None]) -> None:
         self._committer.settle(done)
 
+    def keep(self, documents: Documents) -> None:
+        self._committer.add(documents_frame(documents), None)
+
+    def settle_documents(self, done: Callable[[], None]) -> None:
+        self._committer.settle(done)
+
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._workers, work)
         future.add_done_callback(lambda finished: done(result_or_error(finished)))
@@ -254,5 +272,8 @@ class FileStorage:
             if log is not None:
                 self._pinned_bytes -= end.bytes - log.flushed.bytes
                 log.flush(end, blocks)
-        self._committer.run(lambda: self._journal.release(applied_lsn))
+        self._committer.run(lambda: self._journal.release(applied_lsn), self._released)
+
+    def _released(self) -> None:
+        """Not before: the next checkpoint must not read segments that are being released."""
         self._checkpointing = False

@@ -17,7 +17,7 @@ import msgspec
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.base import Change, Created, Trimmed
+from headrace.storage.base import Change, Created, Documents, Trimmed
 from headrace.storage.records import StreamRecord, stream_record
 
 MAGIC: Final = b"HRB1"
@@ -61,7 +61,11 @@ class TrimFrame(msgspec.Struct, array_like=True, tag=4):
     floor: tuple[int, int]
 
 
-Frame = AppendFrame | CreateFrame | RemoveFrame | TrimFrame
+class DocumentsFrame(msgspec.Struct, array_like=True, tag=5):
+    documents: dict[str, bytes | None]
+
+
+Frame = AppendFrame | CreateFrame | RemoveFrame | TrimFrame | DocumentsFrame
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
@@ -75,6 +79,10 @@ def frame_of(state: StreamState, change: Change, now_ms: int) -> Frame:
     if isinstance(change, Trimmed):
         return TrimFrame(state.id, change.floor)
     return RemoveFrame(state.id, change.whole)
+
+
+def documents_frame(documents: Documents) -> DocumentsFrame:
+    return DocumentsFrame(dict(documents))
 
 
 def _append_frame(stream_id: int, change: Appended, now_ms: int) -> AppendFrame:

@@ -12,7 +12,17 @@ from typing import Any, cast
 from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.base import Change, Created, Entry, Lengths, Log, Range, Recovered, Trimmed
+from headrace.storage.base import (
+    Change,
+    Created,
+    Documents,
+    Entry,
+    Lengths,
+    Log,
+    Range,
+    Recovered,
+    Trimmed,
+)
 from headrace.storage.ranges import clip, read_on
 
 
@@ -132,6 +142,9 @@ class MemoryStorage:
     def recover(self) -> Iterable[Recovered]:
         return ()
 
+    def take_documents(self) -> dict[str, bytes]:
+        return {}
+
     def new_log(self, state: StreamState, source: Log | None) -> MemoryLog:
         assert source is None or isinstance(source, MemoryLog), "a storage branches its own logs"
         return MemoryLog(state.tail, source)
@@ -148,6 +161,12 @@ class MemoryStorage:
             self._committed((entry,))
 
     def settle(self, log: Log, done: Callable[[], None]) -> None:
+        done()
+
+    def keep(self, documents: Documents) -> None:
+        """Whoever hands them in has them in memory already."""
+
+    def settle_documents(self, done: Callable[[], None]) -> None:
         done()
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

@@ -52,7 +52,7 @@ def _verify_files(disk: Disk) -> Report:
     data_bytes = 0
     try:
         catalog = Catalog(disk)
-        entries = list(catalog.load().values())
+        entries = list(catalog.load().streams.values())
         streams = {entry.id for entry in entries}
         for _, frame in Journal(disk).recover(catalog.current.applied_lsn):
             data_bytes += _count(frame, streams)
