@@ -1,3 +1,58 @@
-"""The client: streams over HTTP, sync and async.
+"""The client: streams over HTTP, blocking and awaited, from one logic.
 
-Imports no server code; meets the server in `protocol`."""
+    with Client("http://localhost:4437") as client:
+        stream = client.stream("logs/today")
+        stream.create("application/json")
+        stream.append_json({"n": 1})
+        for event in stream.read(live="auto").events():
+            print(event.value)
+
+Imports no server code; meets the server in `protocol`. Errors are those of `headrace.errors` and
+`headrace.client.failures`.
+"""
+
+from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo
+from headrace.client.failures import (
+    BadAnswer,
+    ConnectFailed,
+    ConnectionLost,
+    Forbidden,
+    ServerBusy,
+    ServerFault,
+    Unauthorized,
+    UnexpectedAnswer,
+    status_of,
+)
+from headrace.client.reading import Chunk, Live
+from headrace.client.settings import Retry, Settings, Timeouts
+from headrace.client.stream import Client, Reader, Stream
+from headrace.client.views import Batch, Event
+from headrace.protocol.offsets import BEGINNING, NOW
+
+__all__ = [
+    "BEGINNING",
+    "NOW",
+    "Appended",
+    "BadAnswer",
+    "Batch",
+    "Chunk",
+    "Client",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Created",
+    "Event",
+    "Forbidden",
+    "Live",
+    "ProducerStamp",
+    "Reader",
+    "Retry",
+    "ServerBusy",
+    "ServerFault",
+    "Settings",
+    "Stream",
+    "StreamInfo",
+    "Timeouts",
+    "Unauthorized",
+    "UnexpectedAnswer",
+    "status_of",
+]

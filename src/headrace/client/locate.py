@@ -1,0 +1,27 @@
+"""Where a stream is: from what people write to a URL."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from headrace.client.settings import Settings
+from headrace.protocol.names import check_name, encode_name
+
+_SCHEMES = ("http://", "https://")
+
+
+def locate(settings: Settings, name: str, *, path_only: bool = False) -> str:
+    """The URL of a stream given by name (`a/b`), absolute path (`/bucket/a`) or URL.
+
+    A name is encoded for the URL; a path or a URL is taken as it is.
+    """
+    if name.startswith(_SCHEMES):
+        return urlsplit(name).path if path_only else name
+    base = settings.url.rstrip("/")
+    path = name if name.startswith("/") else f"{settings.stream_root}/{_encoded(name)}"
+    return path if path_only else base + path
+
+
+def _encoded(name: str) -> str:
+    check_name(name)
+    return encode_name(name)

@@ -1,0 +1,223 @@
+"""Reading a stream as one state machine: catch up, then follow by long-poll or SSE.
+
+It keeps the place (`offset`), echoes the server's cursor, comes back after failures where it was,
+and knows when there is nothing more to come. It yields chunks; `client.views` makes text, JSON
+and events of them. Nothing here does input or output; see `client.exchange`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as NotBase64
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+import msgspec
+
+from headrace.client.calls import NO_CONTENT, OK, Target, ask, head, may_repeat, pause
+from headrace.client.exchange import Answer, Emit, Flow, HangUp, Open, Pull, Request, Wait
+from headrace.client.failures import BadAnswer, ConnectionLost, UnexpectedAnswer, failure
+from headrace.errors import HeadraceError, InvalidRequest
+from headrace.protocol.offsets import BEGINNING
+from headrace.protocol.sse import Decoder
+
+
+class _Control(msgspec.Struct):
+    """What stands in a control event."""
+
+    streamNextOffset: str  # noqa: N815  the wire's own names
+    streamCursor: str | None = None  # noqa: N815
+    upToDate: bool = False  # noqa: N815
+    streamClosed: bool = False  # noqa: N815
+
+
+_control = msgspec.json.Decoder(_Control)
+
+Live = Literal[False, "auto", "long-poll", "sse"]
+
+_SILENT_STREAMS_MAX = 3  # event streams in a row without an event: something in between buffers
+_HASTY_SECS = 0.05  # an empty long-poll that ends sooner is not the server waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one answer, or one event of a live one, brought.
+
+    `data` may be empty: then the chunk says that the reader has caught up or that the stream is
+    closed. `offset` is where it begins and `next_offset` where to go on.
+    """
+
+    data: bytes
+    offset: str
+    next_offset: str
+    up_to_date: bool
+    closed: bool
+    content_type: str | None
+    """None in an event stream, which does not say."""
+
+
+class Reading:
+    """One reader's place in one stream."""
+
+    def __init__(self, target: Target, offset: str = BEGINNING, live: Live = False) -> None:
+        if live not in (False, "auto", "long-poll", "sse"):
+            raise ValueError("live is False, 'auto', 'long-poll' or 'sse'.")
+        self._target = target
+        self._live = live
+        self.typed = False
+        """Whether chunks must say their content type, which an event stream does not."""
+        self.offset = offset
+        self.cursor: str | None = None
+        self.up_to_date = False
+        self.closed = False
+        self.content_type: str | None = None
+        self._opened = 0
+        self._controls = 0
+
+    def flow(self) -> Flow[Chunk]:
+        """Everything from the offset on; ends when caught up, or if live, when closed."""
+        if self._live == "sse":
+            if self.typed:
+                self.content_type = (yield from head(self._target)).content_type
+            yield from self._follow_events(fall_back=False)
+            return
+        yield from self._catch_up()
+        if self._live == "auto" and not self.closed:
+            yield from self._follow_events(fall_back=True)
+        if self._live and not self.closed:
+            yield from self._follow_polls()
+
+    # -- plain and long-poll requests -----------------------------------------------------------
+
+    def _request(self, **params: str) -> Request:
+        live = "live" in params
+        if live and self.cursor is not None:
+            params["cursor"] = self.cursor
+        timeouts = self._target.settings.timeouts
+        return self._target.request(
+            "GET",
+            params={"offset": self.offset, **params},
+            timeout_secs=timeouts.live_secs if live else timeouts.answer_secs,
+        )
+
+    def _catch_up(self) -> Flow[Chunk]:
+        while True:
+            before = self.offset
+            answer = yield from ask(self._target, self._request(), (OK,))
+            yield Emit(self._taken(answer))
+            stands_still = not answer.body and self.offset == before
+            if self.up_to_date or self.closed or stands_still:
+                return
+
+    def _follow_polls(self) -> Flow[Chunk]:
+        hasty = 0
+        while not self.closed:
+            request = self._request(live="long-poll")
+            answer = yield from ask(self._target, request, (OK, NO_CONTENT))
+            chunk = self._taken(answer)
+            if chunk.data or chunk.closed:
+                yield Emit(chunk)
+            hasty = 0 if chunk.data or answer.took_secs > _HASTY_SECS else hasty + 1
+            if hasty:
+                yield Wait(self._target.settings.retry.delay_secs(hasty, 0.0))
+
+    def _taken(self, answer: Answer) -> Chunk:
+        """Move on by one answer."""
+        body = answer.body if answer.status == OK else b""
+        next_offset = answer.headers.get("stream-next-offset")
+        if next_offset is None:
+            if body:
+                self._misunderstood("Stream-Next-Offset is missing")
+            next_offset = self.offset
+        self.cursor = answer.headers.get("stream-cursor", self.cursor)
+        self.content_type = answer.headers.get("content-type", self.content_type)
+        closed = answer.flag("stream-closed")
+        return self._moved(body, next_offset, answer.flag("stream-up-to-date"), closed)
+
+    def _moved(self, data: bytes, next_offset: str, up_to_date: bool, closed: bool) -> Chunk:
+        chunk = Chunk(data, self.offset, next_offset, up_to_date, closed, self.content_type)
+        self.offset = next_offset
+        self.up_to_date = up_to_date
+        self.closed = closed
+        return chunk
+
+    # -- event streams --------------------------------------------------------------------------
+
+    def _follow_events(self, *, fall_back: bool) -> Flow[Chunk]:
+        """Until the stream is closed; with `fall_back`, also until SSE proves of no use here."""
+        settings = self._target.settings
+        failures = silent = 0
+        while not self.closed:
+            opened, controls, before = self._opened, self._controls, self.offset
+            problem: HeadraceError = ConnectionLost(self._target.url, "no event came")
+            try:
+                yield from self._listen()
+            except HeadraceError as error:
+                problem = error
+                if fall_back and isinstance(error, (BadAnswer, InvalidRequest, UnexpectedAnswer)):
+                    yield HangUp()
+                    return
+                if not may_repeat(error, self._request()):
+                    raise
+            heard = self._controls > controls
+            silent = silent + 1 if self._opened > opened and not heard else 0
+            failures = 0 if heard else failures + 1
+            if fall_back and silent >= _SILENT_STREAMS_MAX:
+                yield HangUp()
+                return
+            if not settings.retry.allows(failures):
+                raise problem
+            if self.offset == before and not self.closed:
+                yield pause(settings, max(failures, 1), problem)
+
+    def _listen(self) -> Flow[Chunk]:
+        """One event stream, from the offset until it ends."""
+        request = self._request(live="sse")
+        answer: Answer = yield Open(request)
+        if answer.status != OK:
+            raise failure(request, answer)
+        if "text/event-stream" not in answer.headers.get("content-type", ""):
+            self._misunderstood("it is no event stream")
+        self._opened += 1
+        encoded = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+        decoder = Decoder()
+        payloads: list[bytes] = []
+        # Bytes without their control event are dropped with the connection: only the control
+        # event says where they end, so the next connection brings them again.
+        while (received := (yield Pull())) is not None:
+            for event in decoder.feed(received):
+                if event.type == "data":
+                    payloads.append(self._payload(event.data, encoded))
+                elif event.type == "control":
+                    chunks, payloads = self._completed(payloads, event.data), []
+                    for chunk in chunks:
+                        yield Emit(chunk)
+                    if self.closed:
+                        return
+
+    def _payload(self, text: str, encoded: bool) -> bytes:
+        if not encoded:
+            return text.encode("utf-8")
+        try:
+            return b64decode("".join(text.split()), validate=True)
+        except NotBase64:
+            self._misunderstood("a data event that is no base64")
+
+    def _completed(self, payloads: list[bytes], text: str) -> list[Chunk]:
+        """The chunks that a control event completes; all but the last cannot be resumed after."""
+        try:
+            control = _control.decode(text)
+        except (msgspec.MsgspecError, ValueError):
+            self._misunderstood(f"a control event that is none: {text[:100]!r}")
+        self._controls += 1
+        self.cursor = control.streamCursor or self.cursor
+        earlier = [self._moved(data, self.offset, False, False) for data in payloads[:-1]]
+        last = payloads[-1] if payloads else b""
+        up_to_date = control.upToDate or control.streamClosed
+        return [
+            *earlier,
+            self._moved(last, control.streamNextOffset, up_to_date, control.streamClosed),
+        ]
+
+    def _misunderstood(self, reason: str) -> NoReturn:
+        raise BadAnswer(self._target.url, reason)

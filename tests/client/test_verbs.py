@@ -1,0 +1,128 @@
+"""Create, append, head, close, delete and fork against a real server."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from headrace import errors
+from headrace.client import Client, ProducerStamp, Retry, Settings, Stream
+from headrace.testing.server import ServerProcess
+
+
+def test_create_says_whether_it_was_there(fresh: Stream) -> None:
+    assert fresh.create("text/plain").created
+    assert not fresh.create("text/plain").created
+
+
+def test_create_takes_data_lifetime_and_closure(fresh: Stream) -> None:
+    created = fresh.create("text/plain", ttl_secs=60, data="all of it", closed=True)
+    assert created.closed
+    info = fresh.head()
+    assert (info.content_type, info.ttl_secs, info.closed) == ("text/plain", 60, True)
+    assert fresh.read_text() == "all of it"
+
+
+def test_a_stream_of_another_kind_is_refused(fresh: Stream) -> None:
+    fresh.create("text/plain")
+    with pytest.raises(errors.ConfigurationMismatch):
+        fresh.create("application/json")
+
+
+def test_append_learns_the_content_type_by_itself(client: Client, fresh: Stream) -> None:
+    fresh.create("text/plain")
+    stranger = client.stream(fresh.url)
+    appended = stranger.append("hello")
+    assert appended.next_offset == fresh.head().next_offset
+    assert fresh.read_bytes() == b"hello"
+
+
+def test_a_json_value_that_is_a_list_stays_one_message(fresh: Stream) -> None:
+    fresh.create("application/json")
+    fresh.append_json([1, 2], {"n": 2**80})
+    assert fresh.read_json() == [[1, 2], {"n": 2**80}]
+
+
+def test_a_repeated_producer_append_is_a_duplicate(fresh: Stream) -> None:
+    fresh.create("text/plain")
+    stamp = ProducerStamp("p", 0, 0)
+    first, second = fresh.append("a", producer=stamp), fresh.append("a", producer=stamp)
+    assert (first.duplicate, second.duplicate) == (False, True)
+    assert first.next_offset == second.next_offset
+    assert fresh.read_text() == "a"
+
+
+def test_producer_refusals_are_typed_and_carry_their_facts(fresh: Stream) -> None:
+    fresh.create("text/plain")
+    fresh.append("a", producer=ProducerStamp("p", 5, 0))
+    with pytest.raises(errors.ProducerGap) as gap:
+        fresh.append("b", producer=ProducerStamp("p", 5, 7))
+    assert (gap.value.expected_seq, gap.value.received_seq) == (1, 7)
+    with pytest.raises(errors.ProducerFenced) as fenced:
+        fresh.append("b", producer=ProducerStamp("p", 4, 0))
+    assert fenced.value.current_epoch == 5
+
+
+def test_sequence_numbers_of_the_stream_must_rise(fresh: Stream) -> None:
+    fresh.create("text/plain")
+    fresh.append("a", seq="0002")
+    with pytest.raises(errors.SequenceRegression):
+        fresh.append("b", seq="0001")
+
+
+def test_closing_is_for_good(fresh: Stream) -> None:
+    fresh.create("text/plain")
+    assert fresh.close("last words").closed
+    assert fresh.close().closed, "closing again confirms it"
+    with pytest.raises(errors.StreamClosed) as closed:
+        fresh.append("more")
+    assert closed.value.next_offset == fresh.head().next_offset
+
+
+def test_a_deleted_stream_is_not_found(fresh: Stream) -> None:
+    fresh.create("text/plain")
+    assert fresh.delete()
+    for act in (fresh.head, fresh.delete, lambda: fresh.append("x"), fresh.read_bytes):
+        with pytest.raises(errors.StreamNotFound):
+            act()
+
+
+def test_a_fork_shares_the_past_and_goes_its_own_way(client: Client, fresh: Stream) -> None:
+    fresh.create("text/plain")
+    middle = fresh.append("one ").next_offset
+    fresh.append("two")
+    fork = client.stream(fresh.url + "-fork")
+    fork.fork(fresh.url, offset=middle)
+    fork.append("three")
+    assert fork.read_text() == "one three"
+
+
+def test_names_are_encoded_and_bad_ones_refused_before_anything_is_sent(client: Client) -> None:
+    odd = client.stream("odd names/ü?#%")
+    odd.create("text/plain")
+    odd.append("x")
+    assert odd.read_text() == "x"
+    with pytest.raises(errors.InvalidName):
+        client.stream("a//b")
+
+
+def test_settings_travel_between_processes(server: ServerProcess, stream: str) -> None:
+    settings = Settings(server.url, token="t", headers={"X": "y"}, retry=Retry(retries_max=1))
+    with Client(settings=pickle.loads(pickle.dumps(settings))) as client:
+        assert client.settings == settings
+        client.stream(stream).create("text/plain")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"retries_max": -1}, "retries_max"),
+        ({"delay_ms": 0}, "delay_ms"),
+        ({"delay_ms": 10, "delay_max_ms": 5}, "delay_max_ms"),
+        ({"multiplier": 0.5}, "multiplier"),
+    ],
+)
+def test_a_retry_policy_that_makes_no_sense_is_refused(wrong: dict[str, float], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Retry(**wrong)  # type: ignore[arg-type]
