@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -19,17 +20,24 @@ _numbers = count()
 UNSYNCED = {"fsync": "off", "full_page_writes": "off", "max_connections": "60"}
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """One Postgres for the whole run. As root it runs as another account, which may not enter
-    pytest's own directories."""
+@contextmanager
+def private_postgres(settings: Mapping[str, str] = UNSYNCED) -> Iterator[PostgresServer]:
+    """A Postgres to kill or to set up in another way. As root it runs as another account, which
+    may not enter pytest's own directories."""
     home = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
     home.chmod(0o755)
     try:
-        with PostgresServer(home / "data", settings=UNSYNCED) as server:
+        with PostgresServer(home / "data", settings=settings) as server:
             yield server
     finally:
         shutil.rmtree(home)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One Postgres for the whole run."""
+    with private_postgres() as server:
+        yield server
 
 
 @pytest.fixture

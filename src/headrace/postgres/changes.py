@@ -1,0 +1,306 @@
+"""The change feed of a slot in batches: where the next batch ends, and what is in it.
+
+A position is a value that survives a restart: the generation, how many rows of its snapshot are
+behind, the end of the last transaction that is wholly behind, how many changes of the next one are
+behind too (so that a large transaction fits into small batches), and the shape of every table, so
+that a change of shape is told once. Read again from a position, the feed gives the same changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import psycopg
+
+from headrace.postgres.pgoutput import (
+    Begin,
+    Change,
+    Commit,
+    Decoder,
+    Described,
+    lsn_number,
+    lsn_text,
+)
+from headrace.postgres.replication import Replication, open_replication
+from headrace.postgres.slots import Generation, Slot, SlotError, describe
+
+T = TypeVar("T")
+
+# A transaction arrives in one go once it is committed; a pause this long ends a batch inside it.
+_REST_OF_TRANSACTION_SECS = 1.0
+_REREAD_SECS = 60.0
+_FIRST_RETRY_SECS = 0.1
+_LAST_RETRY_SECS = 2.0
+
+
+@dataclass(frozen=True)
+class Position:
+    generation: int
+    row: int
+    lsn: int
+    skip: int = 0
+    shapes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, offset: dict[str, Any]) -> Position:
+        return cls(
+            offset["generation"],
+            offset["row"],
+            lsn_number(offset["lsn"]),
+            offset["skip"],
+            offset["shapes"],
+        )
+
+    def offset(self) -> dict[str, Any]:
+        """As JSON, keys in order: Spark compares offsets as text."""
+        return {
+            "generation": self.generation,
+            "lsn": lsn_text(self.lsn),
+            "row": self.row,
+            "shapes": dict(sorted(self.shapes.items())),
+            "skip": self.skip,
+        }
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What lies between two positions."""
+
+    start: Position
+    end: Position
+    changes: list[Change]
+
+
+class ChangeFeed:
+    """Batches of one slot. Holds the replication connection open between them.
+
+    `retry_secs` is how long Postgres may be away before that is an error. `origin="none"` leaves
+    out what a replication origin wrote, which is what our sink does: so nothing goes in circles.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        *,
+        origin: str = "none",
+        recover_lost_slot: bool = True,
+        retry_secs: float = 60.0,
+    ) -> None:
+        self.slot = slot
+        self._origin = origin
+        self._recover = recover_lost_slot
+        self._retry_secs = retry_secs
+        self._generation: Generation | None = None
+        self._reader: Replication | None = None
+        self._decoder = Decoder()
+        self._read_to: Position | None = None  # where the open connection stands
+
+    def begin(self) -> Position:
+        """Where a new consumer starts. Asked twice, the answer is the same."""
+        return self._retrying(self._begin)
+
+    def _begin(self) -> Position:
+        found = self.slot.ensure()
+        if not found.staged:  # an earlier consumer took the snapshot: this one needs its own
+            found = self.slot.ensure(fresh=True)
+        self._generation = found
+        return self._first(found, row=0)
+
+    def _first(self, generation: Generation, *, row: int) -> Position:
+        with self.slot.connect() as connection:
+            shapes = {t: describe(connection, t).fingerprint for t in self.slot.tables}
+        return Position(generation.number, row, generation.lsn, 0, shapes)
+
+    def next_batch(
+        self, start: Position, *, rows_max: int, bytes_max: int, wait_secs: float
+    ) -> Batch:
+        """The batch after `start`, which is durable at the consumer; empty after `wait_secs`."""
+        return self._retrying(
+            lambda: self._next_batch(start, rows_max, bytes_max, wait_secs), wait_secs
+        )
+
+    def reread(self, start: Position, end: Position) -> list[Change]:
+        """The changes of a batch planned earlier, after a restart or in another process.
+
+        Of a generation that is gone there is nothing to read: the next one's snapshot has it all.
+        """
+        return self._retrying(lambda: self._reread(start, end))
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _next_batch(
+        self, start: Position, rows_max: int, bytes_max: int, wait_secs: float
+    ) -> Batch:
+        generation = self._in_force(start)
+        if generation.number != start.generation:
+            return self._snapshot_batch(start, self._first(generation, row=0), generation, rows_max)
+        if start.row < generation.rows:
+            return self._snapshot_batch(start, start, generation, rows_max)
+        if generation.staged:
+            self.slot.release_snapshot()
+            self._generation = replace(generation, staged=False)
+        reader = self._reader_at(start)
+        reader.acknowledge(start.lsn)
+        return self._collect(reader, start, rows_max, bytes_max, wait_secs)
+
+    def _in_force(self, start: Position) -> Generation:
+        """The generation to read from: the consumer's, or the one that follows a lost slot."""
+        if self._generation is not None and self._reader is not None:
+            return self._generation
+        known = self.slot.current()
+        lost = known is None or self.slot.health().is_lost
+        if lost and not self._recover:
+            raise SlotError(
+                f"The slot {self.slot.name} is lost: Postgres no longer has the changes since "
+                f"{lsn_text(start.lsn)}. Allow a fresh snapshot, or start anew."
+            )
+        self._generation = self.slot.ensure(fresh=lost)
+        return self._generation
+
+    def _snapshot_batch(
+        self, start: Position, first: Position, generation: Generation, rows_max: int
+    ) -> Batch:
+        end = replace(first, row=min(generation.rows, first.row + rows_max))
+        changes = list(self.slot.snapshot_rows(generation, first.row, end.row))
+        return Batch(start, end, changes)
+
+    def _reread(self, start: Position, end: Position) -> list[Change]:
+        generation = self._in_force(end)
+        if generation.number != end.generation:
+            return []
+        first_row = start.row if start.generation == end.generation else 0
+        if end.row > first_row:
+            return list(self.slot.snapshot_rows(generation, first_row, end.row))
+        if start.generation != end.generation:
+            return []
+        collected = _Collector(start)
+        deadline = time.monotonic() + _REREAD_SECS
+        reader = self._reader_at(start)
+        while not collected.has_reached(end):
+            message = reader.receive(_REST_OF_TRANSACTION_SECS)
+            if message is not None:
+                collected.take(self._decoder.feed(message))
+            elif time.monotonic() > deadline:
+                raise SlotError(
+                    f"The slot {self.slot.name} no longer gives the changes up to "
+                    f"{lsn_text(end.lsn)}; was its publication changed?"
+                )
+        self._read_to = collected.position
+        return collected.changes
+
+    def _collect(
+        self, reader: Replication, start: Position, rows_max: int, bytes_max: int, wait_secs: float
+    ) -> Batch:
+        collected = _Collector(start)
+        deadline = time.monotonic() + wait_secs
+        while len(collected.changes) < rows_max and collected.size_bytes < bytes_max:
+            message = reader.receive(collected.patience_secs(deadline))
+            if message is None:
+                break
+            collected.take(self._decoder.feed(message))
+        if not collected.changes:
+            # Nothing for us up to here: let Postgres have its log back, though we stay where we
+            # are. A quiet table beside a busy one would otherwise hold the log for ever.
+            if reader.sent_lsn > start.lsn and not collected.is_inside:
+                reader.acknowledge(reader.sent_lsn)
+            self._read_to = start
+            return Batch(start, start, [])
+        self._read_to = collected.position
+        return Batch(start, collected.position, collected.changes)
+
+    def _reader_at(self, start: Position) -> Replication:
+        if self._reader is not None and self._read_to == start:
+            return self._reader
+        self.close()
+        with self.slot.connect() as connection:
+            described = [describe(connection, table) for table in self.slot.tables]
+        keys = {d.table: frozenset(d.columns[i].name for i in d.keys) for d in described}
+        self._decoder = Decoder(keys)
+        self._reader = open_replication(
+            self.slot.url, self.slot.name, self.slot.name, start.lsn, origin=self._origin
+        )
+        return self._reader
+
+    def _retrying(self, attempt: Callable[[], T], spent_secs: float = 0.0) -> T:
+        """Outlast a Postgres that is away. The error after that names it."""
+        deadline = time.monotonic() + self._retry_secs + spent_secs
+        pause = _FIRST_RETRY_SECS
+        while True:
+            try:
+                return attempt()
+            except psycopg.OperationalError as error:
+                self.close()
+                if time.monotonic() > deadline:
+                    raise SlotError(f"Postgres is away: {str(error).strip()}") from error
+            except psycopg.errors.ObjectNotInPrerequisiteState:
+                self.close()  # the slot was lost while it was read: the next look finds it so
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, _LAST_RETRY_SECS)
+
+
+class _Collector:
+    """Takes messages after a position and keeps what is new, and the position behind it."""
+
+    def __init__(self, start: Position) -> None:
+        self.position = start
+        self.changes: list[Change] = []
+        self.size_bytes = 0
+        self.is_inside = False
+        self._behind = start.skip  # changes of the first transaction that were taken before
+        self._told: list[Change] = []  # changes of shape, told with the row they come before
+
+    def take(self, messages: list[Any]) -> None:
+        for message in messages:
+            if isinstance(message, Change):
+                self._change(message)
+            elif isinstance(message, Commit):
+                self.is_inside = False
+                if message.end_lsn > self.position.lsn:
+                    self.position = replace(self.position, lsn=message.end_lsn, skip=0)
+                    self._behind = 0
+            elif isinstance(message, Begin):
+                self.is_inside = True
+            elif isinstance(message, Described):
+                self._shape(message)
+
+    def patience_secs(self, deadline: float) -> float:
+        if self.is_inside:
+            return _REST_OF_TRANSACTION_SECS
+        return 0.0 if self.changes else max(0.0, deadline - time.monotonic())
+
+    def has_reached(self, end: Position) -> bool:
+        return (self.position.lsn, self.position.skip) >= (end.lsn, end.skip)
+
+    def _change(self, change: Change) -> None:
+        if change.seq < self._behind:
+            return
+        for told in self._told:
+            self.changes.append(
+                told._replace(
+                    lsn=change.lsn, xid=change.xid, committed_at_us=change.committed_at_us
+                )
+            )
+        self._told = []
+        self.changes.append(change)
+        self.size_bytes += len(change.value or "") + len(change.old or "")
+        self.position = replace(self.position, skip=change.seq + 1)
+
+    def _shape(self, described: Described) -> None:
+        relation = described.relation
+        before = self.position.shapes.get(relation.table)
+        if before == relation.fingerprint:
+            return
+        shapes = self.position.shapes | {relation.table: relation.fingerprint}
+        self.position = replace(self.position, shapes=shapes)
+        if before is not None:
+            self._told.append(
+                Change(relation.table, "schema", None, relation.describe(), None, [], "", -1, 0, 0)
+            )

@@ -1,0 +1,278 @@
+"""The pgoutput protocol, version 1: replication messages in, changes out.
+
+Pure: bytes and positions in, values out. A row is JSON text from the start; no dictionary is
+built on the way. What an update did not send (TOAST that did not change) is named, never guessed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.postgres.values import Encoder, encoder
+
+_BEGIN = Struct(">xQqI")
+_COMMIT = Struct(">xBQQq")
+_U32 = Struct(">I")
+_U16 = Struct(">H")
+_COLUMN_TYPE = Struct(">Ii")
+_EPOCH_2000_US = 946_684_800_000_000
+
+_NULL, _TEXT, _UNCHANGED = ord("n"), ord("t"), ord("u")
+_OLD_KEY, _OLD_ROW = ord("K"), ord("O")
+_FULL = ord("f")
+
+
+def lsn_text(lsn: int) -> str:
+    """A position in the log as Postgres writes it."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_number(text: str) -> int:
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+class Change(NamedTuple):
+    """One row of the change feed. `value`, `key` and `old` are JSON objects as text.
+
+    `op` is insert, update, delete, truncate, schema, snapshot or reset; `old` is what the old row
+    is known by (its key, or all of it under REPLICA IDENTITY FULL), `unchanged` names columns of
+    `value` that Postgres did not send because they did not change.
+    """
+
+    table: str
+    op: str
+    key: str | None
+    value: str | None
+    old: str | None
+    unchanged: list[str]
+    lsn: str
+    seq: int
+    xid: int
+    committed_at_us: int
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type_oid: int
+    type_modifier: int
+    is_key: bool
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table as the publisher describes it, with the work of encoding its rows done once."""
+
+    table: str
+    columns: tuple[Column, ...]
+    prefixes: tuple[str, ...] = field(repr=False)
+    encoders: tuple[Encoder, ...] = field(repr=False)
+    keys: tuple[int, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, table: str, columns: tuple[Column, ...]) -> Relation:
+        return cls(
+            table,
+            columns,
+            tuple(f"{encoder(0)(column.name)}:" for column in columns),
+            tuple(encoder(column.type_oid) for column in columns),
+            tuple(i for i, column in enumerate(columns) if column.is_key),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a column is added, dropped, renamed or given another type."""
+        shape = [(column.name, column.type_oid, column.type_modifier) for column in self.columns]
+        return f"{zlib.crc32(repr(shape).encode()):08x}"
+
+    def describe(self) -> str:
+        """The columns, as the `value` of a schema event."""
+        quote = encoder(0)
+        columns = ",".join(
+            f'{{"name":{quote(c.name)},"type_oid":{c.type_oid},"key":{str(c.is_key).lower()}}}'
+            for c in self.columns
+        )
+        return f'{{"columns":[{columns}]}}'
+
+    def fields(self, texts: list[str | None]) -> list[str | None]:
+        """`"name":value` for each column, from the text of the values."""
+        return [
+            prefix + ("null" if text is None else encode(text))
+            for prefix, encode, text in zip(self.prefixes, self.encoders, texts, strict=True)
+        ]
+
+    def key_of(self, fields: list[str | None]) -> str | None:
+        """The key as a JSON object; None if there is none, or a part was not sent."""
+        parts = [fields[i] for i in self.keys]
+        return joined(parts) if parts and None not in parts else None
+
+
+def joined(fields: list[str | None]) -> str:
+    """A JSON object of the fields that were sent."""
+    return "{" + ",".join(field for field in fields if field is not None) + "}"
+
+
+class Begin(NamedTuple):
+    xid: int
+
+
+class Commit(NamedTuple):
+    end_lsn: int
+
+
+class Described(NamedTuple):
+    """The publisher described a table, for the first time on this connection or anew."""
+
+    relation: Relation
+
+
+Message = Begin | Commit | Described | Change
+
+
+class Decoder:
+    """Remembers the tables of one connection and the transaction it is in.
+
+    Under REPLICA IDENTITY FULL the publisher calls every column a key; `primary_keys` says, by
+    table, which really are.
+    """
+
+    def __init__(self, primary_keys: Mapping[str, frozenset[str]] | None = None) -> None:
+        self._primary_keys = primary_keys or {}
+        self._relations: dict[int, Relation] = {}
+        self._xid = 0
+        self._commit_lsn = ""
+        self._committed_at_us = 0
+        self._seq = 0
+
+    def feed(self, message: bytes) -> list[Message]:
+        """What one message says; a truncate says one thing per table."""
+        match message[0:1]:
+            case b"I":
+                return [self._insert(message)]
+            case b"U":
+                return [self._update(message)]
+            case b"D":
+                return [self._delete(message)]
+            case b"T":
+                return self._truncate(message)
+            case b"B":
+                return [self._begin(message)]
+            case b"C":
+                return [Commit(_COMMIT.unpack_from(message)[2])]
+            case b"R":
+                return [self._relation(message)]
+            case b"O" | b"Y" | b"M":  # origin, type, logical message: nothing about rows
+                return []
+            case kind:
+                raise ValueError(f"pgoutput message of unknown kind {kind!r}")
+
+    def _begin(self, message: bytes) -> Begin:
+        commit_lsn, committed_at, self._xid = _BEGIN.unpack_from(message)
+        self._commit_lsn = lsn_text(commit_lsn)
+        self._committed_at_us = committed_at + _EPOCH_2000_US
+        self._seq = 0
+        return Begin(self._xid)
+
+    def _relation(self, message: bytes) -> Described:
+        schema, at = _string(message, 5)
+        name, at = _string(message, at)
+        table, is_full = f"{schema}.{name}", message[at] == _FULL
+        (count,) = _U16.unpack_from(message, at + 1)
+        at += 3
+        primary_key = self._primary_keys.get(table) if is_full else None
+        columns = []
+        for _ in range(count):
+            is_key = bool(message[at] & 1)
+            column, at = _string(message, at + 1)
+            if primary_key:
+                is_key = column in primary_key
+            type_oid, modifier = _COLUMN_TYPE.unpack_from(message, at)
+            columns.append(Column(column, type_oid, modifier, is_key))
+            at += 8
+        relation = Relation.of(table, tuple(columns))
+        self._relations[_U32.unpack_from(message, 1)[0]] = relation
+        return Described(relation)
+
+    def _insert(self, message: bytes) -> Change:
+        relation = self._relations[_U32.unpack_from(message, 1)[0]]
+        new, _ = _fields(message, 6, relation)
+        return self._change(relation.table, "insert", relation.key_of(new), joined(new), None, [])
+
+    def _update(self, message: bytes) -> Change:
+        relation = self._relations[_U32.unpack_from(message, 1)[0]]
+        old, at, kind = None, 6, message[5]
+        if kind in (_OLD_KEY, _OLD_ROW):
+            old, at = _fields(message, 6, relation)
+            at += 1
+        new, _ = _fields(message, at, relation)
+        if old is not None and kind == _OLD_ROW:
+            new = [was if now is None else now for was, now in zip(old, new, strict=True)]
+        unchanged = [
+            column.name for column, sent in zip(relation.columns, new, strict=True) if sent is None
+        ]
+        known_by = None if old is None else _known_by(relation, old, kind)
+        key = relation.key_of(new)
+        return self._change(relation.table, "update", key, joined(new), known_by, unchanged)
+
+    def _delete(self, message: bytes) -> Change:
+        relation = self._relations[_U32.unpack_from(message, 1)[0]]
+        old, _ = _fields(message, 6, relation)
+        known_by = _known_by(relation, old, message[5])
+        return self._change(relation.table, "delete", relation.key_of(old), None, known_by, [])
+
+    def _truncate(self, message: bytes) -> list[Message]:
+        (count,) = _U32.unpack_from(message, 1)
+        oids = Struct(f">{count}I").unpack_from(message, 6)
+        tables = [self._relations[oid].table for oid in oids]
+        return [self._change(table, "truncate", None, None, None, []) for table in tables]
+
+    def _change(
+        self,
+        table: str,
+        op: str,
+        key: str | None,
+        value: str | None,
+        old: str | None,
+        unchanged: list[str],
+    ) -> Change:
+        seq = self._seq
+        self._seq += 1
+        at = self._committed_at_us
+        return Change(table, op, key, value, old, unchanged, self._commit_lsn, seq, self._xid, at)
+
+
+def _known_by(relation: Relation, old: list[str | None], kind: int) -> str | None:
+    return joined(old) if kind == _OLD_ROW else relation.key_of(old)
+
+
+def _fields(message: bytes, at: int, relation: Relation) -> tuple[list[str | None], int]:
+    """The columns of one tuple as `"name":value`, None for one not sent; and where it ends."""
+    (count,) = _U16.unpack_from(message, at)
+    at += 2
+    out: list[str | None] = []
+    prefixes, encoders = relation.prefixes, relation.encoders
+    for index in range(count):
+        kind = message[at]
+        at += 1
+        if kind == _TEXT:
+            (length,) = _U32.unpack_from(message, at)
+            at += 4
+            text = message[at : at + length].decode()
+            out.append(prefixes[index] + encoders[index](text))
+            at += length
+        elif kind == _NULL:
+            out.append(prefixes[index] + "null")
+        else:
+            assert kind == _UNCHANGED, f"a tuple field of kind {kind}; binary was not asked for"
+            out.append(None)
+    return out, at
+
+
+def _string(message: bytes, at: int) -> tuple[str, int]:
+    end = message.index(0, at)
+    return message[at:end].decode(), end + 1

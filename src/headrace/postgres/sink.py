@@ -1,0 +1,297 @@
+"""Rows into a table, exactly once: COPY and a ledger row in one transaction.
+
+The ledger says which batch of a writer's partition is in. A batch that is sent again finds itself
+there and changes nothing, whatever happened to the answer the first time.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+from psycopg import sql
+
+_LOCK = 0x6C6564676572  # "ledger": one set-up at a time
+
+_SET_UP = """
+create schema if not exists headrace;
+create table if not exists headrace.ledger (
+  writer text not null,
+  partition int not null,
+  batch bigint not null,
+  query text not null,
+  primary key (writer, partition)
+)
+"""
+
+_CLAIM = """
+insert into headrace.ledger as l (writer, partition, batch, query) values (%s, %s, %s, %s)
+on conflict (writer, partition) do update set batch = excluded.batch
+where l.batch < excluded.batch and l.query = excluded.query
+returning 1
+"""
+
+_FIRST_RETRY_SECS = 0.1
+_LAST_RETRY_SECS = 2.0
+
+
+class SinkError(RuntimeError):
+    """Rows cannot be written; the message says what to do. Nothing of the batch is in."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Which batch this is: of which writer and partition, under which run of Spark's checkpoint."""
+
+    writer: str
+    query: str
+    partition: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows go. With `keys` a row replaces the one of the same key; without, it is added.
+
+    `origin` marks the rows as ours for logical replication, so that a feed with `origin="none"`
+    leaves them out.
+    """
+
+    url: str
+    table: str
+    columns: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    origin: str = ""
+    retry_secs: float = 60.0
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row Postgres refused, and why."""
+
+    row: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Written:
+    rows: int
+    rejected: list[Rejected]
+    was_in: bool = False
+
+
+def prepare(url: str) -> None:
+    """Make the ledger; once per writer, before the first batch."""
+    with psycopg.connect(url) as connection:
+        connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+        connection.execute(_SET_UP)
+
+
+def write(
+    target: Target,
+    claim: Claim | None,
+    batches: Sequence[pa.RecordBatch],
+    reject: Callable[[list[Rejected]], None] | None = None,
+) -> Written:
+    """Write one partition of one batch, outlasting a Postgres that is away.
+
+    Rows that Postgres refuses are handed to `reject` before the rest is committed, so that they
+    are safe first; without it the batch fails and names the row. Without a claim, every call adds.
+    """
+    deadline = time.monotonic() + target.retry_secs
+    pause = _FIRST_RETRY_SECS
+    while True:
+        try:
+            return _write(target, claim, batches, reject)
+        except (psycopg.OperationalError, psycopg.errors.ObjectInUse) as error:
+            # A commit whose answer was lost is settled by the ledger on the next try.
+            if time.monotonic() > deadline:
+                raise SinkError(_sentence(target, error)) from error
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+            raise SinkError(f"{target.table} does not fit: {error.diag.message_primary}") from error
+        time.sleep(pause)
+        pause = min(2 * pause, _LAST_RETRY_SECS)
+
+
+def _sentence(target: Target, error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.errors.DiskFull | psycopg.errors.OutOfMemory):
+        return f"Postgres has no room for {target.table}: {str(error).strip()}. Nothing is lost."
+    return f"Postgres did not take the rows for {target.table}: {str(error).strip()}"
+
+
+def _write(
+    target: Target,
+    claim: Claim | None,
+    batches: Sequence[pa.RecordBatch],
+    reject: Callable[[list[Rejected]], None] | None,
+) -> Written:
+    with psycopg.connect(target.url) as connection, connection.transaction():
+        if claim is not None and not _claimed(connection, claim):
+            return Written(0, [], was_in=True)
+        if target.origin:
+            _set_origin(connection, f"{target.origin}_{claim.partition if claim else 0}")
+        rejected: list[Rejected] = []
+        load = _upsert if target.keys else _append
+        rows = sum(
+            _load_or_split(connection, target, batch, load, rejected, can_reject=reject is not None)
+            for batch in batches
+            if batch.num_rows
+        )
+        if rejected and reject is not None:
+            reject(rejected)
+    return Written(rows, rejected)
+
+
+def _claimed(connection: psycopg.Connection, claim: Claim) -> bool:
+    """Whether this batch is new. Waits for another attempt at the same one to end."""
+    values = (claim.writer, claim.partition, claim.batch, claim.query)
+    if connection.execute(_CLAIM, values).fetchone():
+        return True
+    row = connection.execute(
+        "select query, batch from headrace.ledger where writer = %s and partition = %s",
+        (claim.writer, claim.partition),
+    ).fetchone()
+    assert row is not None, "a claim that conflicts has a row"
+    if row[0] != claim.query:
+        raise SinkError(
+            f"The ledger knows the writer {claim.writer!r} from another checkpoint, at batch "
+            f"{row[1]}. If that checkpoint is lost, decide about the rows it wrote, then: "
+            f"delete from headrace.ledger where writer = '{claim.writer}';"
+        )
+    return False
+
+
+def _set_origin(connection: psycopg.Connection, name: str) -> None:
+    known = "select 1 from pg_replication_origin where roname = %s"
+    if not connection.execute(known, (name,)).fetchone():
+        # In a transaction of its own: another writer may be making it too.
+        with (
+            suppress(psycopg.errors.UniqueViolation),
+            psycopg.connect(connection.info.dsn, password=connection.info.password) as other,
+        ):
+            other.execute("select pg_replication_origin_create(%s)", (name,))
+    connection.execute("select pg_replication_origin_session_setup(%s)", (name,))
+
+
+Loader = Callable[[psycopg.Connection, Target, pa.RecordBatch], None]
+
+
+def _load_or_split(
+    connection: psycopg.Connection,
+    target: Target,
+    batch: pa.RecordBatch,
+    load: Loader,
+    rejected: list[Rejected],
+    *,
+    can_reject: bool,
+) -> int:
+    """Load a batch; if Postgres refuses a value, halve it until the row is found."""
+    try:
+        with connection.transaction():
+            load(connection, target, batch)
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        reason = " ".join(str(error).split("\nCONTEXT")[0].split())
+        if not can_reject:
+            raise SinkError(f"{target.table} refuses a row: {reason}") from error
+        if batch.num_rows == 1:
+            rejected.append(Rejected(batch.to_pylist()[0], reason))
+            return 0
+        half = batch.num_rows // 2
+        return sum(
+            _load_or_split(connection, target, part, load, rejected, can_reject=True)
+            for part in (batch.slice(0, half), batch.slice(half))
+        )
+    return int(batch.num_rows)
+
+
+def _append(connection: psycopg.Connection, target: Target, batch: pa.RecordBatch) -> None:
+    _copy(connection, _name(target.table), target.columns, batch)
+
+
+def _upsert(connection: psycopg.Connection, target: Target, batch: pa.RecordBatch) -> None:
+    """The last row of each key wins, within the batch as between batches."""
+    table, columns = _name(target.table), _names(target.columns)
+    keys = _names(target.keys)
+    connection.execute(
+        sql.SQL(
+            "create temp table headrace_incoming on commit drop as"
+            " select {}, 0::bigint as headrace_order from {} with no data"
+        ).format(columns, table)
+    )
+    numbered = batch.append_column("headrace_order", pa.array(range(batch.num_rows), pa.int64()))
+    incoming = sql.Identifier("headrace_incoming")
+    _copy(connection, incoming, (*target.columns, "headrace_order"), numbered)
+    others = [column for column in target.columns if column not in target.keys]
+    action = (
+        sql.SQL("update set {}").format(
+            sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(column)) for column in others
+            )
+        )
+        if others
+        else sql.SQL("nothing")
+    )
+    connection.execute(
+        sql.SQL(
+            "insert into {table} ({columns}) select distinct on ({keys}) {columns} from {incoming}"
+            " order by {keys}, headrace_order desc on conflict ({keys}) do {action}"
+        ).format(table=table, columns=columns, keys=keys, incoming=incoming, action=action)
+    )
+    connection.execute("drop table headrace_incoming")
+
+
+def _copy(
+    connection: psycopg.Connection,
+    table: sql.Identifier,
+    columns: Iterable[str],
+    batch: pa.RecordBatch,
+) -> None:
+    names = list(columns)
+    query = sql.SQL("copy {} ({}) from stdin (format csv)").format(table, _names(names))
+    with connection.cursor() as cursor, cursor.copy(query) as copy:
+        copy.write(_csv(batch.select(names)))
+
+
+def _csv(batch: pa.RecordBatch) -> bytes:
+    """CSV as COPY reads it: an empty field is NULL, an empty string is quoted."""
+    plain = [_as_text(column) for column in batch.columns]
+    out = io.BytesIO()
+    table = pa.Table.from_arrays(plain, names=batch.schema.names)
+    pa.csv.write_csv(table, out, pa.csv.WriteOptions(include_header=False))
+    return out.getvalue()
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        texts = [None if v is None else "\\x" + v.hex() for v in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    if pa.types.is_nested(column.type):
+        texts = [None if v is None else _literal(v) for v in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    return column
+
+
+def _literal(value: Any) -> str:
+    """A list as a Postgres array literal."""
+    if not isinstance(value, list):
+        raise SinkError("Only lists and plain values can be written; turn structs into JSON first.")
+    return "{" + ",".join("NULL" if item is None else _quoted(str(item)) for item in value) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _name(table: str) -> sql.Identifier:
+    return sql.Identifier(*table.split("."))
+
+
+def _names(columns: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(column) for column in columns)

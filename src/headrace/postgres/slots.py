@@ -1,0 +1,325 @@
+"""Publications, slots and the snapshot that goes with a slot.
+
+A slot and the snapshot taken with it are one *generation* of the feed. The snapshot is copied
+inside Postgres, in the transaction the slot was created with, into a table of rows numbered from
+0: read again after a crash it is the same, row for row, which a query over the live tables is not.
+Everything else is in the log from the slot's first position on: no gap, no overlap.
+A slot that is lost starts the next generation, with a reset of every table as its first rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from headrace.postgres.pgoutput import Change, Column, Relation, joined, lsn_number, lsn_text
+from headrace.postgres.values import SESSION
+
+_SLOT_NAME = re.compile(r"[a-z0-9_]{1,50}")  # Postgres allows 63; the snapshot's table adds 9
+_LOCK = 0x6865616472616365  # "headrace": one set-up at a time
+
+_SET_UP = """
+create schema if not exists headrace;
+create table if not exists headrace.slots (
+  slot text primary key,
+  generation int not null,
+  tables text[] not null,
+  lsn pg_lsn not null,
+  rows bigint not null,
+  staged boolean not null
+)
+"""
+
+
+class SlotError(RuntimeError):
+    """The feed cannot be set up or continued; the message says what to do."""
+
+
+class SlotLost(SlotError):
+    """Postgres removed log the slot still needed, or the slot itself is gone."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One slot with its snapshot: where its log begins, how many snapshot rows there are."""
+
+    number: int
+    lsn: int
+    rows: int
+    staged: bool
+
+
+@dataclass(frozen=True)
+class Health:
+    """How much log a slot holds back, and how far behind it is."""
+
+    status: str  # reserved, extended, unreserved, lost, or missing
+    retained_bytes: int
+    lag_bytes: int
+
+    @property
+    def is_lost(self) -> bool:
+        return self.status in ("lost", "missing")
+
+
+class Slot:
+    """A named slot over a list of tables; the publication bears the same name."""
+
+    def __init__(self, url: str, name: str, tables: Sequence[str], *, snapshot: bool = True):
+        if not _SLOT_NAME.fullmatch(name):
+            raise SlotError(
+                f"{name!r} is no slot name: use 1 to 50 lower-case letters, digits and _."
+            )
+        if not tables:
+            raise SlotError("No tables to follow: name at least one, such as public.items.")
+        self.url = url
+        self.name = name
+        self.tables = [_qualified(table) for table in tables]
+        self._with_snapshot = snapshot
+
+    def connect(self, *, autocommit: bool = True) -> psycopg.Connection:
+        return psycopg.connect(self.url, autocommit=autocommit, options=SESSION)
+
+    def health(self) -> Health:
+        with self.connect() as connection:
+            row = connection.execute(
+                "select coalesce(wal_status, 'lost'),"
+                " coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,"
+                " coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::bigint"
+                " from pg_replication_slots where slot_name = %s",
+                (self.name,),
+            ).fetchone()
+        return Health("missing", 0, 0) if row is None else Health(*row)
+
+    def current(self) -> Generation | None:
+        """The generation in force, if one was ever made for these tables."""
+        with self.connect() as connection:
+            if not connection.execute("select to_regclass('headrace.slots')").fetchone()[0]:  # type: ignore[index]
+                return None
+            row = connection.execute(
+                "select generation, lsn::text, rows, staged from headrace.slots"
+                " where slot = %s and tables = %s",
+                (self.name, self.tables),
+            ).fetchone()
+        return Generation(row[0], lsn_number(row[1]), row[2], row[3]) if row else None
+
+    def ensure(self, *, fresh: bool = False) -> Generation:
+        """The generation in force; a new one if there is none, its slot is lost, or `fresh`."""
+        found = self.current()
+        if found is not None and not fresh and not self.health().is_lost:
+            return found
+        return self._begin()
+
+    def drop(self) -> None:
+        """Forget everything: slot, publication, snapshot."""
+        with self.connect() as connection:
+            self._drop_slot(connection)
+            connection.execute(_format("drop publication if exists {}", self.name))
+            connection.execute(_format("drop table if exists headrace.{}", self._staging))
+            if connection.execute("select to_regclass('headrace.slots')").fetchone()[0]:  # type: ignore[index]
+                connection.execute("delete from headrace.slots where slot = %s", (self.name,))
+
+    def release_snapshot(self) -> None:
+        """Drop the copy: every row of it has been delivered."""
+        with self.connect() as connection, connection.transaction():
+            connection.execute(_format("drop table if exists headrace.{}", self._staging))
+            connection.execute(
+                "update headrace.slots set staged = false where slot = %s", (self.name,)
+            )
+
+    def snapshot_rows(self, generation: Generation, start: int, end: int) -> Iterator[Change]:
+        """The rows numbered from `start` to before `end`."""
+        with self.connect(autocommit=False) as connection:
+            relations = {table: describe(connection, table) for table in self.tables}
+            with connection.cursor(name="snapshot") as cursor:
+                cursor.itersize = 5000
+                cursor.execute(
+                    _format(
+                        "select seq, relation, fields, extract(epoch from taken_at) * 1000000"
+                        " from headrace.{} where seq >= %s and seq < %s order by seq",
+                        self._staging,
+                    ),
+                    (start, end),
+                )
+                lsn = lsn_text(generation.lsn)
+                for seq, table, texts, at in cursor:
+                    relation = relations[table]
+                    if texts is None:
+                        yield Change(table, "reset", None, None, None, [], lsn, seq, 0, int(at))
+                        continue
+                    fields = relation.fields(texts)
+                    key, value = relation.key_of(fields), joined(fields)
+                    yield Change(table, "snapshot", key, value, None, [], lsn, seq, 0, int(at))
+
+    @property
+    def _staging(self) -> str:
+        return f"snapshot_{self.name}"
+
+    def _begin(self) -> Generation:
+        with self.connect() as connection:
+            connection.execute("select pg_advisory_lock(%s)", (_LOCK,))
+            connection.execute(_SET_UP)
+            self._check_bound(connection)
+            self._publish(connection)
+            self._drop_slot(connection)
+            return self._create(connection)
+
+    def _check_bound(self, connection: psycopg.Connection) -> None:
+        (bound,) = _one(connection, "show max_slot_wal_keep_size")
+        if bound == "-1":
+            raise SlotError(
+                "max_slot_wal_keep_size is -1: a slot that nobody reads would fill the disk of "
+                "this Postgres. Set a bound, for example: "
+                "alter system set max_slot_wal_keep_size = '10GB'; select pg_reload_conf();"
+            )
+
+    def _publish(self, connection: psycopg.Connection) -> None:
+        for table in self.tables:
+            _check_identity(connection, table)
+        names = sql.SQL(", ").join(_identifier(table) for table in self.tables)
+        exists = connection.execute(
+            "select 1 from pg_publication where pubname = %s", (self.name,)
+        ).fetchone()
+        verb = (
+            "alter publication {} set table {}" if exists else "create publication {} for table {}"
+        )
+        connection.execute(sql.SQL(verb).format(sql.Identifier(self.name), names))
+
+    def _drop_slot(self, connection: psycopg.Connection) -> None:
+        connection.execute(
+            "select pg_terminate_backend(active_pid) from pg_replication_slots"
+            " where slot_name = %s and active_pid is not null",
+            (self.name,),
+        )
+        connection.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+            " where slot_name = %s",
+            (self.name,),
+        )
+
+    def _create(self, connection: psycopg.Connection) -> Generation:
+        """Create the slot and, as of exactly its first position, copy the tables."""
+        with psycopg.connect(self.url, autocommit=True, replication="database") as creator:
+            made = creator.execute(
+                sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')").format(
+                    sql.Identifier(self.name)
+                )
+            ).fetchone()
+            assert made is not None, "CREATE_REPLICATION_SLOT answers with one row"
+            lsn, exported = made[1], made[2]
+            with connection.transaction():
+                connection.execute("set transaction isolation level repeatable read")
+                connection.execute(sql.SQL("set transaction snapshot {}").format(exported))
+                return self._stage(connection, lsn)
+
+    def _stage(self, connection: psycopg.Connection, lsn: str) -> Generation:
+        before = connection.execute(
+            "select generation from headrace.slots where slot = %s", (self.name,)
+        ).fetchone()
+        number = before[0] + 1 if before else 0
+        connection.execute(_format("drop table if exists headrace.{}", self._staging))
+        connection.execute(
+            _format(
+                "create table headrace.{} (seq bigint primary key, relation text not null,"
+                " fields text[], taken_at timestamptz not null default now())",
+                self._staging,
+            )
+        )
+        rows = 0
+        if self._with_snapshot:
+            rows = self._stage_resets(connection) if before else 0
+            for table in self.tables:
+                rows += self._stage_table(connection, table, rows)
+        connection.execute(
+            "insert into headrace.slots values (%s, %s, %s, %s, %s, true) on conflict (slot) do"
+            " update set generation = excluded.generation, tables = excluded.tables,"
+            " lsn = excluded.lsn, rows = excluded.rows, staged = true",
+            (self.name, number, self.tables, lsn, rows),
+        )
+        return Generation(number, lsn_number(lsn), rows, True)
+
+    def _stage_resets(self, connection: psycopg.Connection) -> int:
+        for seq, table in enumerate(self.tables):
+            connection.execute(
+                _format("insert into headrace.{} (seq, relation) values (%s, %s)", self._staging),
+                (seq, table),
+            )
+        return len(self.tables)
+
+    def _stage_table(self, connection: psycopg.Connection, table: str, first: int) -> int:
+        columns = describe(connection, table).columns
+        texts = sql.SQL(", ").join(
+            # format() prints as replication does; a cast to text would not (bool, char).
+            sql.SQL("case when {0} is null then null else format('%%s', {0}) end").format(
+                sql.Identifier(column.name)
+            )
+            for column in columns
+        )
+        done = connection.execute(
+            sql.SQL(
+                "insert into headrace.{} (seq, relation, fields)"
+                " select %s + row_number() over () - 1, %s, array[{}]::text[] from {}"
+            ).format(sql.Identifier(self._staging), texts, _identifier(table)),
+            (first, table),
+        )
+        return done.rowcount
+
+
+def describe(connection: psycopg.Connection, table: str) -> Relation:
+    """A table as a pgoutput Relation message would describe it."""
+    rows = connection.execute(
+        "select a.attname, a.atttypid::int8, a.atttypmod, coalesce(a.attnum = any(i.indkey), false)"
+        " from pg_attribute a left join pg_class c on c.oid = a.attrelid"
+        " left join pg_index i on i.indrelid = a.attrelid and"
+        "   case when c.relreplident = 'i' then i.indisreplident else i.indisprimary end"
+        " where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped"
+        " and a.attgenerated = '' order by a.attnum",
+        (_quoted(table),),
+    ).fetchall()
+    return Relation.of(table, tuple(Column(*row) for row in rows))
+
+
+def _check_identity(connection: psycopg.Connection, table: str) -> None:
+    """Refuse a table whose updates would begin to fail once it is published."""
+    row = connection.execute(
+        "select relreplident::text, exists (select 1 from pg_index where indrelid = c.oid and"
+        " indisprimary) from pg_class c where oid = to_regclass(%s)",
+        (_quoted(table),),
+    ).fetchone()
+    if row is None:
+        raise SlotError(f"There is no table {table}.")
+    identity, has_primary_key = row
+    if identity == "n" or (identity == "d" and not has_primary_key):
+        raise SlotError(
+            f"{table} has no primary key: once published, its updates and deletes would fail. "
+            f"Add one, or run: alter table {table} replica identity full;"
+        )
+
+
+def _qualified(table: str) -> str:
+    parts = table.strip().split(".")
+    if len(parts) > 2 or not all(parts):
+        raise SlotError(f"{table!r} is no table name: write schema.table.")
+    return ".".join(["public", *parts][-2:])
+
+
+def _identifier(table: str) -> sql.Identifier:
+    return sql.Identifier(*table.split("."))
+
+
+def _quoted(table: str) -> str:
+    return _identifier(table).as_string(None)
+
+
+def _format(query: str, name: str) -> sql.Composed:
+    return sql.SQL(query).format(sql.Identifier(name))
+
+
+def _one(connection: psycopg.Connection, query: str) -> tuple[str, ...]:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None, query
+    return row

@@ -1,0 +1,327 @@
+"""The change feed against a real Postgres: every change once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.postgres.changes import ChangeFeed, Position
+from headrace.postgres.pgoutput import Change
+from headrace.postgres.server import PostgresServer
+from headrace.postgres.slots import Slot, SlotError
+from headrace.testing.waiting import eventually
+from tests.postgres.fixtures import UNSYNCED, private_postgres
+
+pytestmark = pytest.mark.slow
+
+ITEMS = "create table items (id int primary key, title text, body text)"
+
+
+def execute(url: str, *queries: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for query in queries:
+            connection.execute(query.encode())
+
+
+class Consumer:
+    """Takes batches and remembers only its position, as Spark does."""
+
+    def __init__(self, url: str, slot: str, tables: list[str], **options: Any) -> None:
+        self._slot, self._options = Slot(url, slot, tables), options
+        self.feed = self._make()
+        self.at = self.feed.begin()
+        self.taken: list[Change] = []
+
+    def _make(self) -> ChangeFeed:
+        return ChangeFeed(self._slot, retry_secs=30, **self._options)
+
+    def restart(self) -> None:
+        self.feed.close()
+        self.feed = self._make()
+        self.at = Position.of(json.loads(json.dumps(self.at.offset())))
+
+    def take(self, rows: int, *, batch: int = 1000) -> list[Change]:
+        """Batches until `rows` more changes are here."""
+        fresh: list[Change] = []
+        while len(fresh) < rows:
+            found = self.feed.next_batch(self.at, rows_max=batch, bytes_max=1 << 24, wait_secs=20)
+            assert found.changes, f"only {len(fresh)} of {rows} changes came"
+            fresh += found.changes
+            self.at = found.end
+        self.taken += fresh
+        return fresh
+
+    def is_quiet(self) -> bool:
+        found = self.feed.next_batch(self.at, rows_max=10, bytes_max=1 << 20, wait_secs=0.3)
+        return not found.changes and found.end == self.at
+
+
+@contextmanager
+def consuming(url: str, *tables: str, **options: Any) -> Iterator[Consumer]:
+    name = "slot_" + url.rpartition("/")[2]
+    consumer = Consumer(url, name, list(tables), **options)
+    yield consumer
+    consumer.feed.close()
+
+
+def value(change: Change) -> dict[str, Any]:
+    assert change.value is not None
+    row: dict[str, Any] = json.loads(change.value)
+    return row
+
+
+def test_rows_before_and_after_the_slot_come_once_under_writers(database: str) -> None:
+    execute(database, ITEMS)
+    stop = threading.Event()
+    written: list[int] = []
+
+    def insert(first: int) -> None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            number = first
+            while not stop.is_set():
+                connection.execute("insert into items values (%s, 'x')", (number,))
+                written.append(number)
+                number += 4
+
+    writers = [threading.Thread(target=insert, args=(first,)) for first in range(4)]
+    for writer in writers:
+        writer.start()
+    eventually(lambda: len(written) >= 200, "rows before the slot")
+    with consuming(database, "items") as consumer:
+        seen = len(written)
+        eventually(lambda: len(written) >= seen + 200, "rows after the slot")
+        stop.set()
+        for writer in writers:
+            writer.join()
+        consumer.take(len(written), batch=97)
+        assert sorted(value(change)["id"] for change in consumer.taken) == sorted(written)
+        assert {change.op for change in consumer.taken} == {"snapshot", "insert"}
+        assert consumer.is_quiet()
+
+
+def test_each_kind_of_change_says_what_happened(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(
+            database,
+            "insert into items values (1, 'a', null)",
+            "update items set title = 'b' where id = 1",
+            "update items set id = 2 where id = 1",
+            "delete from items where id = 2",
+            "insert into items values (3, 'c', 'd')",
+            "truncate items",
+        )
+        insert, update, rekey, delete, _, truncate = consumer.take(6)
+    assert (insert.table, insert.op, insert.key) == ("public.items", "insert", '{"id":1}')
+    assert value(insert) == {"id": 1, "title": "a", "body": None}
+    assert (update.op, update.old, value(update)["title"]) == ("update", None, "b")
+    assert (rekey.op, rekey.old, rekey.key) == ("update", '{"id":1}', '{"id":2}')
+    assert (delete.op, delete.key, delete.value) == ("delete", '{"id":2}', None)
+    assert (truncate.op, truncate.key) == ("truncate", None)
+
+
+def test_a_large_value_that_did_not_change_is_named_or_filled(database: str) -> None:
+    execute(
+        database,
+        ITEMS,
+        "alter table items alter body set storage external",
+        "insert into items values (1, 'a', repeat('x', 9000))",
+    )
+    with consuming(database, "items") as consumer:
+        consumer.take(1)
+        execute(database, "update items set title = 'b'")
+        (partial,) = consumer.take(1)
+        assert partial.unchanged == ["body"]
+        assert value(partial) == {"id": 1, "title": "b"}
+        execute(
+            database,
+            "alter table items replica identity full",
+            "update items set title = 'c'",
+        )
+        (filled,) = consumer.take(1)
+        assert filled.unchanged == []
+        assert (filled.key, len(value(filled)["body"])) == ('{"id":1}', 9000)
+        assert filled.old is not None
+        assert json.loads(filled.old)["title"] == "b"
+
+
+def test_a_change_of_schema_is_told_once_and_in_place(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(
+            database,
+            "insert into items values (1)",
+            "alter table items add column price numeric",
+            "insert into items values (2, 'b', null, 1.50)",
+        )
+        before = consumer.take(3)
+        assert [change.op for change in before] == ["insert", "schema", "insert"]
+        names = [column["name"] for column in value(before[1])["columns"]]
+        assert names == ["id", "title", "body", "price"]
+        assert value(before[2])["price"] == "1.50"
+        consumer.restart()
+        execute(database, "insert into items values (3)")
+        assert [change.op for change in consumer.take(1)] == ["insert"]
+
+
+def test_a_large_transaction_is_cut_into_batches_and_read_again_alike(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(
+            database,
+            "insert into items select n, 'x' from generate_series(1, 250) n",
+            "insert into items select n, 'x' from generate_series(251, 260) n",
+        )
+        start = consumer.at
+        batches = []
+        for _ in range(3):
+            found = consumer.feed.next_batch(
+                consumer.at, rows_max=100, bytes_max=1 << 24, wait_secs=20
+            )
+            batches.append(found)
+            consumer.at = found.end
+        assert [len(found.changes) for found in batches] == [100, 100, 60]
+        consumer.restart()
+        for found in batches:
+            again = consumer.feed.reread(found.start, found.end)
+            assert [change.value for change in again] == [c.value for c in found.changes]
+        assert batches[0].start == start
+        assert consumer.is_quiet()
+
+
+def test_a_small_bound_in_bytes_ends_a_batch(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(
+            database, "insert into items select n, repeat('x', 1000) from generate_series(1, 50) n"
+        )
+        found = consumer.feed.next_batch(consumer.at, rows_max=1000, bytes_max=9000, wait_secs=20)
+        assert 8 <= len(found.changes) <= 10
+
+
+def test_a_snapshot_in_batches_goes_on_after_a_restart(database: str) -> None:
+    execute(database, ITEMS, "insert into items select n, 'x' from generate_series(1, 25) n")
+    with consuming(database, "items") as consumer:
+        consumer.take(10, batch=10)
+        execute(database, "update items set title = 'y'")
+        consumer.restart()
+        rest = consumer.take(40, batch=10)
+        assert [change.op for change in rest] == ["snapshot"] * 15 + ["update"] * 25
+        assert {value(change)["title"] for change in rest[:15]} == {"x"}
+        with psycopg.connect(database) as connection:
+            left = connection.execute(
+                "select count(*) from pg_class where relname like 'snapshot_%%'"
+            ).fetchone()
+        assert left == (0,)
+
+
+def test_what_our_sink_wrote_is_left_out(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        with psycopg.connect(database) as connection:
+            connection.execute("select pg_replication_origin_create('headrace_loop')")
+            connection.commit()
+            connection.execute("select pg_replication_origin_session_setup('headrace_loop')")
+            connection.execute("insert into items values (1)")
+        execute(
+            database,
+            "insert into items values (2)",
+            "select pg_replication_origin_drop('headrace_loop')",
+        )
+        assert [value(change)["id"] for change in consumer.take(1)] == [2]
+
+
+def test_the_slot_follows_what_the_consumer_has_and_lets_idle_log_go(database: str) -> None:
+    execute(database, ITEMS, "create table busy (n int)")
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items values (1)")
+        consumer.take(1)
+        execute(database, "insert into busy select generate_series(1, 10000)")
+        while consumer.feed.slot.health().lag_bytes > 5000:
+            assert consumer.is_quiet()
+        assert consumer.feed.slot.health().status == "reserved"
+
+
+def test_a_consumer_that_lost_its_position_gets_a_snapshot_of_its_own(database: str) -> None:
+    execute(database, ITEMS, "insert into items values (1)")
+    with consuming(database, "items") as first:
+        first.take(1)
+        assert first.is_quiet()
+        first.feed.close()
+        with consuming(database, "items") as second:
+            assert [change.op for change in second.take(2)] == ["reset", "snapshot"]
+
+
+def test_a_table_whose_updates_would_fail_is_refused(database: str) -> None:
+    execute(database, "create table keyless (n int)")
+    with pytest.raises(SlotError, match="replica identity full"), consuming(database, "keyless"):
+        pass
+    with pytest.raises(SlotError, match="no table"), consuming(database, "absent"):
+        pass
+
+
+def test_a_dead_reader_does_not_keep_the_slot(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        assert consumer.is_quiet()
+        zombie = consumer.feed  # still connected
+        consumer.feed = ChangeFeed(zombie.slot)
+        execute(database, "insert into items values (1)")
+        assert len(consumer.take(1)) == 1
+        zombie.close()
+
+
+def test_a_lost_slot_is_followed_by_a_reset_and_a_fresh_snapshot() -> None:
+    settings = UNSYNCED | {"max_slot_wal_keep_size": "32MB", "max_wal_size": "32MB"}
+    with private_postgres(settings) as server:
+        url = server.url
+        execute(url, ITEMS, "insert into items values (1), (2)")
+        with consuming(url, "items") as consumer:
+            consumer.take(2)
+            assert consumer.is_quiet()
+            consumer.feed.close()
+            _outrun(server, consumer.feed.slot)
+            execute(url, "delete from items where id = 1", "insert into items values (3)")
+            consumer.restart()
+            ops = [(change.op, change.key) for change in consumer.take(3)]
+            assert ops[0] == ("reset", None)
+            assert sorted(ops[1:]) == [("snapshot", '{"id":2}'), ("snapshot", '{"id":3}')]
+            execute(url, "insert into items values (4)")
+            assert [value(change)["id"] for change in consumer.take(1)] == [4]
+
+
+def _outrun(server: PostgresServer, slot: Slot) -> None:
+    """Write log until Postgres gives up on the slot."""
+    while not slot.health().is_lost:
+        execute(
+            server.url,
+            "create table if not exists filler (t text)",
+            "insert into filler select repeat('x', 1000) from generate_series(1, 20000)",
+            "select pg_switch_wal()",
+            "checkpoint",
+        )
+
+
+def test_an_unbounded_slot_is_refused() -> None:
+    with private_postgres(UNSYNCED | {"max_slot_wal_keep_size": "-1"}) as server:
+        execute(server.url, ITEMS)
+        with pytest.raises(SlotError, match="max_slot_wal_keep_size"):
+            ChangeFeed(Slot(server.url, "unbounded", ["items"])).begin()
+
+
+def test_the_feed_outlasts_a_crash_of_postgres() -> None:
+    with private_postgres(UNSYNCED) as server:
+        execute(server.url, ITEMS)
+        with consuming(server.url, "items") as consumer:
+            execute(server.url, "insert into items values (1)")
+            consumer.take(1)
+            server.kill()
+            server.start()
+            execute(server.url, "insert into items values (2)")
+            assert [value(change)["id"] for change in consumer.take(1)] == [2]

@@ -1,0 +1,115 @@
+"""Rows arrive once: the ledger settles repeats, refused rows are named, the last of a key wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from headrace.postgres.sink import Claim, Rejected, SinkError, Target, prepare, write
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def table(database: str) -> str:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table events (id int primary key, note text, doc jsonb)")
+    prepare(database)
+    return database
+
+
+def batch(*rows: tuple[Any, ...]) -> pa.RecordBatch:
+    names = ["id", "note", "doc"]
+    types = [pa.int32(), pa.string(), pa.string()]
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(list(c), t) for c, t in zip(columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def target(url: str, **options: Any) -> Target:
+    return Target(url, "public.events", ("id", "note", "doc"), **options)
+
+
+def stored(url: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute("select id, note, doc from events order by id").fetchall()
+
+
+def test_null_empty_and_odd_characters_arrive_as_they_are(table: str) -> None:
+    odd = 'a,"b"\n\\N\té\U0001f600'
+    write(target(table), None, [batch((1, None, None), (2, "", "{}"), (3, odd, '{"k":"v"}'))])
+    assert stored(table) == [(1, None, None), (2, "", {}), (3, odd, {"k": "v"})]
+
+
+def test_a_batch_that_comes_again_changes_nothing(table: str) -> None:
+    claim = Claim("w", "query", 0, 5)
+    assert write(target(table), claim, [batch((1, "a", None))]).rows == 1
+    again = write(target(table), claim, [batch((1, "a", None))])
+    assert (again.rows, again.was_in) == (0, True)
+    late = write(target(table), Claim("w", "query", 0, 4), [batch((9, "late", None))])
+    assert late.was_in
+    assert write(target(table), Claim("w", "query", 1, 5), [batch((2, "b", None))]).rows == 1
+    assert [row[0] for row in stored(table)] == [1, 2]
+
+
+def test_without_the_ledger_a_batch_that_comes_again_is_doubled(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table events (id int, note text, doc jsonb)")
+    for _ in range(2):
+        write(target(database), None, [batch((1, "a", None))])
+    assert len(stored(database)) == 2
+
+
+def test_another_checkpoint_under_the_same_name_is_refused_loudly(table: str) -> None:
+    write(target(table), Claim("w", "first", 0, 5), [batch((1, "a", None))])
+    with pytest.raises(SinkError, match="another checkpoint"):
+        write(target(table), Claim("w", "second", 0, 6), [batch((2, "b", None))])
+
+
+def test_the_last_row_of_a_key_wins(table: str) -> None:
+    upsert = target(table, keys=("id",))
+    first = [batch((1, "a", None), (2, "b", None), (1, "c", None)), batch((2, "d", None))]
+    write(upsert, Claim("w", "q", 0, 0), first)
+    write(upsert, Claim("w", "q", 0, 1), [batch((1, "e", "[1]"))])
+    assert stored(table) == [(1, "e", [1]), (2, "d", None)]
+
+
+def test_a_refused_row_fails_the_batch_and_nothing_of_it_is_in(table: str) -> None:
+    bad = [batch((1, "a", None)), batch((2, "b", "{}"), (3, "c", "not json"))]
+    with pytest.raises(SinkError, match=r"events refuses a row: .*json"):
+        write(target(table), Claim("w", "q", 0, 0), bad)
+    assert stored(table) == []
+    assert write(target(table), Claim("w", "q", 0, 0), [batch((1, "a", None))]).rows == 1
+
+
+def test_a_refused_row_can_be_set_aside_and_the_rest_goes_in(table: str) -> None:
+    aside: list[Rejected] = []
+    rows = [(n, "x", '"\\u0000"' if n in (3, 7) else "{}") for n in range(10)]
+    done = write(target(table), Claim("w", "q", 0, 0), [batch(*rows)], aside.extend)
+    assert (done.rows, [r.row["id"] for r in aside]) == (8, [3, 7])
+    assert "u0000" in aside[0].reason
+    assert len(stored(table)) == 8
+
+
+def test_a_missing_table_is_named(database: str) -> None:
+    with pytest.raises(SinkError, match="events"):
+        write(target(database), None, [batch((1, "a", None))])
+
+
+def test_a_postgres_that_stays_away_is_an_error_that_says_so(table: str) -> None:
+    away = target("postgresql://postgres:password@127.0.0.1:1/none", retry_secs=0.2)
+    with pytest.raises(SinkError, match="did not take the rows"):
+        write(away, None, [batch((1, "a", None))])
+
+
+def test_lists_and_bytes_have_their_own_columns(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table events (tags text[], raw bytea)")
+    rows = pa.RecordBatch.from_pydict({"tags": [["a", None, 'b"\\']], "raw": [b"\x00\xff"]})
+    write(Target(database, "events", ("tags", "raw")), None, [rows])
+    with psycopg.connect(database) as connection:
+        found = connection.execute("select tags, raw from events").fetchone()
+    assert found == (["a", None, 'b"\\'], b"\x00\xff")
