@@ -9,6 +9,8 @@ import typer
 from headrace import __version__
 from headrace.cli.config import config
 from headrace.cli.serve import serve
+from headrace.cli.stack import app as stack
+from headrace.cli.token import token
 from headrace.cli.verify import verify
 
 app = typer.Typer(
@@ -21,6 +23,8 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(config)
 app.command()(verify)
+app.command()(token)
+app.add_typer(stack)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,219 @@
+"""`headrace stack`: bring the local stack up and down, and look at it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
+
+if TYPE_CHECKING:
+    from headrace.stack.ports import Ports
+    from headrace.stack.state import Record, StateDirectory
+
+EXIT_NOT_UP = 3
+FOLLOW_POLL_SECS = 0.2
+
+app = typer.Typer(
+    name="stack",
+    help="The local stack: server, Envoy and, by profile, Postgres, sync and pages to watch it.",
+    no_args_is_help=True,
+)
+
+StateOption = Annotated[
+    Path | None,
+    typer.Option("--state", metavar="DIR", help="Where the stack keeps everything [.headrace]."),
+]
+ProfileOption = Annotated[str, typer.Option("--profile", help="default, sync or dev.")]
+
+
+def state_directory(path: Path | None) -> StateDirectory:
+    from headrace.stack.state import StateDirectory, default_directory
+
+    return StateDirectory(path or default_directory())
+
+
+@app.command()
+def up(
+    profile: ProfileOption = "default",
+    state: StateOption = None,
+    port: Annotated[
+        list[str] | None,
+        typer.Option("--port", metavar="NAME=PORT", help="Another port for a part; 0 is any."),
+    ] = None,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Any free port for every part.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once everything runs.")
+    ] = False,
+) -> None:
+    """Start every part of a profile and keep it running until Ctrl-C."""
+    _need_the_extra()
+    from headrace.stack import stack
+    from headrace.stack.ports import NoFreePort
+    from headrace.stack.profiles import BadSetup
+    from headrace.stack.supervisor import StackFailed
+
+    directory = state_directory(state)
+    ports = _ports(port or [], free_ports)
+    try:
+        if detach:
+            arguments = ["--profile", profile, "--state", str(directory.path)]
+            arguments += [f"--port={pair}" for pair in port or []]
+            arguments += ["--free-ports"] if free_ports else []
+            _print_up(stack.detach(arguments, directory))
+        else:
+            stack.up(profile, directory, ports, _say, _print_up)
+    except BadSetup as error:
+        fail(str(error), EXIT_REFUSED)
+    except (stack.AlreadyUp, StackFailed, NoFreePort) as error:
+        fail(str(error), EXIT_FAILED)
+
+
+@app.command()
+def down(state: StateOption = None) -> None:
+    """End every part, also when the supervisor was killed."""
+    from headrace.stack import stack
+
+    ended = stack.down(state_directory(state))
+    _say(f"Ended {', '.join(ended)}." if ended else "Nothing was running.")
+
+
+@app.command()
+def status(
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """What runs where, and whether it answers now.
+
+    Exit code 0 if all of it does, 1 if something does not, 3 if no stack is up.
+    """
+    from headrace.stack import stack
+
+    record = state_directory(state).read()
+    if record is None:
+        fail("No stack is up here: start one with `headrace stack up`.", EXIT_NOT_UP)
+    answers = stack.live_health(record.parts)
+    if as_json:
+        parts = [{**asdict(part), "health": answers[part.name]} for part in record.parts]
+        typer.echo(json.dumps({"profile": record.profile, "parts": parts}, indent=2))
+    else:
+        _print_table(record, answers)
+    if not record.supervisor.is_alive:
+        fail("The supervisor is gone: `headrace stack down` ends what it left.", EXIT_FAILED)
+    if any(answer != "ok" for answer in answers.values()):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def logs(
+    parts: Annotated[list[str] | None, typer.Argument(help="Parts; all unless named.")] = None,
+    state: StateOption = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+) -> None:
+    """The end of each part's log."""
+    directory = state_directory(state)
+    files = {path.stem: path for path in sorted(directory.log("x").parent.glob("*.log"))}
+    unknown = [name for name in parts or [] if name not in files]
+    if unknown:
+        fail(f"There is no log of {', '.join(unknown)}: there is {', '.join(files)}.", EXIT_REFUSED)
+    chosen = {name: path for name, path in files.items() if not parts or name in parts}
+    prefix = len(chosen) > 1
+    for name, line in _last_lines(chosen, lines):
+        typer.echo(f"{name} | {line}" if prefix else line)
+    if follow:
+        try:
+            _follow(chosen, prefix)
+        except KeyboardInterrupt:
+            return
+
+
+def _need_the_extra() -> None:
+    missing = [name for name in ("envoy", "joserfc") if find_spec(name) is None]
+    if missing:
+        fail(
+            f"The stack needs {' and '.join(missing)}: install Headrace with its extras "
+            "(pip install 'headrace[stack,spark]').",
+            EXIT_REFUSED,
+        )
+
+
+def _ports(pairs: Sequence[str], any_free: bool) -> Ports:
+    from headrace.stack.ports import PORT_MAP, Ports
+
+    wanted = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        if name not in PORT_MAP or not number.isascii() or not number.isdigit():
+            fail(f"--port {pair} is not NAME=PORT of {', '.join(PORT_MAP)}.", EXIT_REFUSED)
+        if int(number) > 65_535:
+            fail(f"--port {pair}: a port is at most 65535.", EXIT_REFUSED)
+        wanted[name] = int(number)
+    return Ports(wanted, any_free=any_free)
+
+
+def _say(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+
+
+def _print_up(record: Record) -> None:
+    _print_table(record, None)
+    _say("Everything is up. `headrace token` mints a token, `headrace stack down` ends the stack.")
+
+
+def _print_table(record: Record, answers: dict[str, str] | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("part", "state", "pid", "address", "restarts", "", box=box.SIMPLE_HEAD)
+    for part in record.parts:
+        state = part.state
+        if answers is not None and answers[part.name] != "ok":
+            state = f"{state}: {answers[part.name]}"
+        pid = "" if part.pid is None else str(part.pid)
+        cells = (part.name, state, pid, part.address, str(part.restarts), part.note)
+        table.add_row(*(Text(cell) for cell in cells))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print(table)
+
+
+def _last_lines(files: dict[str, Path], count: int) -> Iterator[tuple[str, str]]:
+    for name, path in files.items():
+        lines = path.read_text("utf-8", "replace").splitlines()
+        for line in lines[-count:] if count else []:
+            yield name, line
+
+
+def _follow(files: dict[str, Path], prefix: bool) -> None:
+    positions = {name: path.stat().st_size for name, path in files.items()}
+    while True:
+        for name, path in files.items():
+            size = path.stat().st_size
+            if size < positions[name]:  # it was cut
+                positions[name] = 0
+            if size > positions[name]:
+                positions[name] = _print_from(name, path, positions[name], prefix)
+        time.sleep(FOLLOW_POLL_SECS)
+
+
+def _print_from(name: str, path: Path, position: int, prefix: bool) -> int:
+    """Print the whole lines behind `position`; where they end."""
+    with path.open("rb") as file:
+        file.seek(position)
+        text, newline, _ = file.read().rpartition(b"\n")
+    for line in text.decode("utf-8", "replace").splitlines() if newline else []:
+        typer.echo(f"{name} | {line}" if prefix else line)
+    return position + len(text) + len(newline)

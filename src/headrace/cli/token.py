@@ -1,0 +1,47 @@
+"""`headrace token`: a token for the local stack, good or bad in a chosen way."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import EXIT_REFUSED, fail
+from headrace.cli.stack import StateOption, state_directory
+
+
+def token(
+    sub: Annotated[str, typer.Option("--sub", help="The subject.")] = "test-user",
+    expired: Annotated[bool, typer.Option("--expired", help="Expired an hour ago.")] = False,
+    wrong_issuer: Annotated[
+        bool, typer.Option("--wrong-issuer", help="From another issuer.")
+    ] = False,
+    wrong_audience: Annotated[
+        bool, typer.Option("--wrong-audience", help="For another audience.")
+    ] = False,
+    forged: Annotated[bool, typer.Option("--forged", help="Signed with another key.")] = False,
+    lifetime: Annotated[
+        int, typer.Option("--lifetime", metavar="SECONDS", min=1, help="How long it is good.")
+    ] = 3600,
+    state: StateOption = None,
+) -> None:
+    """Print a token that the local stack's Envoy accepts, or refuses for a chosen reason.
+
+    The keys are made on first use and stay in the state directory.
+    """
+    try:
+        from headrace.stack.tokens import Keys, Kind
+    except ImportError as error:
+        fail(f"Tokens need {error.name}: install headrace with its extra `stack`.", EXIT_REFUSED)
+    faults = {
+        Kind.EXPIRED: expired,
+        Kind.WRONG_ISSUER: wrong_issuer,
+        Kind.WRONG_AUDIENCE: wrong_audience,
+        Kind.FORGED: forged,
+    }
+    chosen = [kind for kind, wanted in faults.items() if wanted]
+    if len(chosen) > 1:
+        names = " and ".join(f"--{kind}" for kind in chosen)
+        fail(f"{names} cannot be had in one token: choose one.", EXIT_REFUSED)
+    kind = chosen[0] if chosen else Kind.VALID
+    typer.echo(Keys(state_directory(state).path).mint(kind, sub, lifetime))

@@ -1,0 +1,241 @@
+"""Envoy: its configuration for this stack, and its command.
+
+Every request needs a token but those that `OPEN_*` names and CORS preflights. What is said about
+identity comes from the token alone: such headers are removed from what clients send.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from headrace.stack.ports import LOOPBACK
+
+API = "type.googleapis.com/envoy"
+EARLY = f"{API}.extensions.http.early_header_mutation"
+FILTERS = f"{API}.extensions.filters"
+# The server ends an idle connection after 75 s (http.keep_alive_secs); Envoy lets go before, so
+# that it never sends a request into a connection that is being closed.
+UPSTREAM_IDLE = "60s"
+IDLE_SECS_MIN = 120
+VERIFIED_TOKENS_CACHED = 1000
+OPEN_PATHS = ("/healthz",)
+OPEN_PREFIXES = ("/ui",)  # the page's own files; what it asks for needs the page's token
+IDENTITY_HEADERS = ("x-jwt-sub", "x-forwarded-host")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the configuration depends on."""
+
+    listen_port: int
+    admin_port: int
+    server_port: int
+    jwks_file: Path
+    issuer: str
+    audience: str
+    stream_root: str = "/v1/stream"
+    sse_rotation_secs: float = 60
+    ui_port: int | None = None
+    address: str = LOOPBACK
+
+
+def executable() -> Path:
+    package = find_spec("envoy")
+    assert package is not None, "checked when the command began"
+    assert package.origin is not None, "a package of files"
+    return Path(package.origin).parent / "_bin" / "envoy"
+
+
+def command(config: Path) -> tuple[str, ...]:
+    # Hot restart shares memory between all Envoys of a machine; several stacks must not meet.
+    return (
+        str(executable()),
+        "--config-path",
+        str(config),
+        "--disable-hot-restart",
+        "--concurrency",
+        "1",
+        "--log-level",
+        "warning",
+    )
+
+
+def write(setup: Setup, path: Path) -> None:
+    path.write_text(json.dumps(bootstrap(setup), indent=1), "utf-8")
+
+
+def bootstrap(setup: Setup) -> dict[str, Any]:
+    listeners = [_listener("public", setup, setup.listen_port, [_early_removal()], _jwt(setup))]
+    if setup.ui_port is not None:
+        listeners.append(_listener("ui", setup, setup.ui_port, [], None))
+    return {
+        "admin": {"address": _socket(setup.address, setup.admin_port)},
+        "static_resources": {"listeners": listeners, "clusters": [_cluster(setup)]},
+    }
+
+
+def _socket(address: str, port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": address, "port_value": port}}
+
+
+def idle_timeout(sse_rotation_secs: float) -> str:
+    """Above the server's own rotation of SSE connections; none where the server has none."""
+    if sse_rotation_secs == 0:
+        return "0s"
+    return f"{max(IDLE_SECS_MIN, int(2 * sse_rotation_secs))}s"
+
+
+def _listener(
+    name: str, setup: Setup, port: int, early: list[Any], jwt: dict[str, Any] | None
+) -> dict[str, Any]:
+    manager = {
+        "@type": f"{FILTERS}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": name,
+        "codec_type": "AUTO",  # HTTP/1.1 and HTTP/2, each by what the client says first
+        "stream_idle_timeout": idle_timeout(setup.sse_rotation_secs),
+        "use_remote_address": True,
+        "normalize_path": True,
+        # A rule that matches `/healthz` must not be met by `/healthz/../v1/...` or an escaped
+        # slash. Adjacent slashes are left alone: they are part of a stream's name.
+        "path_with_escaped_slashes_action": "KEEP_UNCHANGED",
+        "early_header_mutation_extensions": early,
+        "local_reply_config": _problem_documents(),
+        "route_config": {"virtual_hosts": [_virtual_host(name)]},
+        "http_filters": [*([jwt] if jwt else []), _router()],
+    }
+    return {
+        "name": name,
+        "address": _socket(setup.address, port),
+        "filter_chains": [
+            {
+                "filters": [
+                    {
+                        "name": "envoy.filters.network.http_connection_manager",
+                        "typed_config": manager,
+                    }
+                ]
+            }
+        ],
+    }
+
+
+def _early_removal() -> dict[str, Any]:
+    """Before any filter, and on open paths too, where the token filter does nothing."""
+    return {
+        "name": "envoy.http.early_header_mutation.header_mutation",
+        "typed_config": {
+            "@type": f"{EARLY}.header_mutation.v3.HeaderMutation",
+            "mutations": [{"remove": header} for header in IDENTITY_HEADERS],
+        },
+    }
+
+
+def _virtual_host(name: str) -> dict[str, Any]:
+    everything = {
+        "match": {"prefix": "/"},
+        "route": {
+            "cluster": "server",
+            "timeout": "0s",  # SSE goes on for as long as the server likes
+            # Only what certainly did not reach the server is sent again.
+            "retry_policy": {"retry_on": "connect-failure,refused-stream", "num_retries": 2},
+        },
+    }
+    home = {"match": {"path": "/"}, "redirect": {"path_redirect": "/ui/"}}
+    return {"name": name, "domains": ["*"], "routes": [home, everything]}
+
+
+def _jwt(setup: Setup) -> dict[str, Any]:
+    provider = {
+        "issuer": setup.issuer,
+        "audiences": [setup.audience],
+        "local_jwks": {"filename": str(setup.jwks_file)},
+        # The server does not read the token, but keeps answers to such requests out of shared
+        # caches, also when the token names no subject.
+        "forward": True,
+        "claim_to_headers": [{"header_name": "x-jwt-sub", "claim_name": "sub"}],
+        "jwt_cache_config": {"jwt_cache_size": VERIFIED_TOKENS_CACHED},
+    }
+    jwks = f"{setup.stream_root}/__ds/jwks.json"
+    return {
+        "name": "envoy.filters.http.jwt_authn",
+        "typed_config": {
+            "@type": f"{FILTERS}.http.jwt_authn.v3.JwtAuthentication",
+            "providers": {"stack": provider},
+            "bypass_cors_preflight": True,
+            "rules": [
+                *({"match": {"path": path}} for path in (*OPEN_PATHS, jwks, "/")),
+                *({"match": {"path_separated_prefix": prefix}} for prefix in OPEN_PREFIXES),
+                {"match": {"prefix": "/"}, "requires": {"provider_name": "stack"}},
+            ],
+        },
+    }
+
+
+def _router() -> dict[str, Any]:
+    return {
+        "name": "envoy.filters.http.router",
+        "typed_config": {"@type": f"{FILTERS}.http.router.v3.Router"},
+    }
+
+
+def _problem_documents() -> dict[str, Any]:
+    """What Envoy itself refuses looks like what the server refuses, also to a browser."""
+    document = {
+        "type": "about:blank",
+        "status": "%RESPONSE_CODE%",
+        "detail": "%LOCAL_REPLY_BODY%",
+    }
+    return {
+        "mappers": [
+            {
+                "filter": {
+                    "status_code_filter": {
+                        "comparison": {
+                            "op": "GE",
+                            "value": {"default_value": 400, "runtime_key": "local_reply_from"},
+                        }
+                    }
+                },
+                "headers_to_add": [
+                    {"header": {"key": "access-control-allow-origin", "value": "*"}},
+                    {"header": {"key": "cache-control", "value": "no-store"}},
+                ],
+                "body_format_override": {
+                    "json_format": document,
+                    "content_type": "application/problem+json",
+                },
+            }
+        ]
+    }
+
+
+def _cluster(setup: Setup) -> dict[str, Any]:
+    endpoint = {"endpoint": {"address": _socket(LOOPBACK, setup.server_port)}}
+    options = {
+        "@type": f"{API}.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "common_http_protocol_options": {"idle_timeout": UPSTREAM_IDLE},
+        "explicit_http_config": {"http_protocol_options": {}},
+    }
+    unlimited = {
+        "max_connections": 100_000,
+        "max_pending_requests": 100_000,
+        "max_requests": 100_000,
+    }
+    return {
+        "name": "server",
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        # Each live reader holds a connection; Envoy's own limit is 1,024.
+        "circuit_breakers": {"thresholds": [unlimited]},
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options
+        },
+        "load_assignment": {
+            "cluster_name": "server",
+            "endpoints": [{"lb_endpoints": [endpoint]}],
+        },
+    }

@@ -1,0 +1,43 @@
+"""What a part of the stack is: a command, what it needs first, and how its health is told."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HEALTH_TIMEOUT_SECS = 5.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """How to ask a part whether it is well.
+
+    `http` wants 200 from a URL, `tcp` wants a connection to host:port, `postgres` wants an answer
+    to a query, `process` is content with a live process.
+    """
+
+    kind: str
+    target: str = ""
+
+
+ALIVE = Health("process")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the stack."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    health: Health = ALIVE
+    needs: tuple[str, ...] = ()
+    address: str = ""  # what a person opens or connects to
+    note: str = ""
+    stop_signal: int = signal.SIGTERM
+    stop_secs: float = 15.0
+    oneshot: bool = False  # runs once; 0 is success, and what needs it waits for that
+    user: tuple[int, int] | None = None  # uid and gid, where it must not run as root
+    cwd: Path | None = None

@@ -1,0 +1,115 @@
+"""The profiles: which parts there are, in which order, and how each is told about the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.stack import envoy
+from headrace.stack.parts import Health, Part
+from headrace.stack.ports import LOOPBACK, Ports
+from headrace.stack.state import StateDirectory
+from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
+
+PROFILES = ("default", "sync", "dev")
+CONFIG_TIMEOUT_SECS = 30
+HEADRACE = (sys.executable, "-m", "headrace.cli")
+
+
+class BadSetup(ValueError):
+    """The stack cannot be put together; the sentence says what to change."""
+
+
+@dataclass
+class Plan:
+    """The parts of one profile, and what to tell the person who starts it."""
+
+    profile: str
+    parts: list[Part] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+
+def plan(profile: str, state: StateDirectory, ports: Ports) -> Plan:
+    """Everything that `profile` runs. Writes the files the parts read, starts nothing."""
+    if profile not in PROFILES:
+        raise BadSetup(f"There is no profile {profile!r}: choose one of {', '.join(PROFILES)}.")
+    state.create()
+    made = Plan(profile)
+    server = _server(state, ports)
+    made.parts += [server, _envoy(profile, state, ports, server)]
+    made.messages += ports.messages
+    return made
+
+
+def url(port: int) -> str:
+    return f"http://{LOOPBACK}:{port}"
+
+
+def _server(state: StateDirectory, ports: Ports) -> Part:
+    """The server, durable; any other setting of the caller's environment holds."""
+    port = ports.give("server")
+    env = {
+        "DS_STORAGE__MODE": os.environ.get("DS_STORAGE__MODE", "file-durable"),
+        "DS_STORAGE__DATA_DIR": os.environ.get("DS_STORAGE__DATA_DIR", str(state.path / "streams")),
+        "DS_SERVER__HOST": LOOPBACK,
+        "DS_SERVER__PORT": str(port),
+        "DS_SERVER__TRUSTED_PROXIES": os.environ.get("DS_SERVER__TRUSTED_PROXIES", "loopback"),
+    }
+    return Part(
+        name="server",
+        argv=(*HEADRACE, "serve"),
+        env=env,
+        health=Health("http", f"{url(port)}/readyz"),
+        address=url(port),
+        note="no authentication",
+    )
+
+
+def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> Part:
+    keys = Keys(state.path)
+    keys.ensure()
+    settings = _server_settings(server)
+    setup = envoy.Setup(
+        listen_port=ports.give("envoy"),
+        admin_port=ports.give("envoy-admin"),
+        server_port=ports.give("server"),
+        jwks_file=keys.jwks_file,
+        issuer=ISSUER,
+        audience=AUDIENCE,
+        stream_root=str(settings["server"]["stream_root"]["value"]),
+        sse_rotation_secs=float(settings["server"]["sse_reconnect_interval_secs"]["value"]),
+        ui_port=ports.give("ui") if profile == "dev" else None,
+    )
+    config = state.path / "envoy.json"
+    envoy.write(setup, config)
+    note = f"tokens; admin {url(setup.admin_port)}"
+    if setup.ui_port is not None:
+        note += f"; stream browser {url(setup.ui_port)}"
+    return Part(
+        name="envoy",
+        argv=envoy.command(config),
+        health=Health("http", f"{url(setup.listen_port)}/healthz"),
+        needs=("server",),
+        address=url(setup.listen_port),
+        note=note,
+    )
+
+
+def _server_settings(server: Part) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the server will use, from the server's own words; a bad setting is refused here."""
+    asked = subprocess.run(
+        [*HEADRACE, "config", "--json"],
+        env={**os.environ, **server.env},
+        capture_output=True,
+        text=True,
+        timeout=CONFIG_TIMEOUT_SECS,
+        check=False,
+    )
+    if asked.returncode != 0:
+        raise BadSetup(asked.stderr.strip().removeprefix("headrace: "))
+    settings: dict[str, dict[str, dict[str, Any]]] = json.loads(asked.stdout)
+    return settings

@@ -1,0 +1,252 @@
+"""The supervisor: starts parts in the order of their needs, watches them, and ends them all.
+
+One loop on one thread. A part is `waiting` for what it needs, `starting` until its health check
+passes, `running`, `backing off` after it died, `done` if it was to run once. A part that dies is
+started again on the same port after a pause that doubles; what needs it goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from headrace.stack import health, processes
+from headrace.stack.parts import Part
+from headrace.stack.processes import MARK, Identity
+from headrace.stack.state import Record, Recorded, StateDirectory
+
+TICK_SECS = 0.1
+HEALTH_EVERY_SECS = 5.0
+UNHEALTHY_MAX = 12  # a minute without a good answer: the part is started again
+BACKOFF_FIRST_SECS = 0.25
+BACKOFF_MAX_SECS = 30.0
+STABLE_SECS = 60.0  # a part that ran this long starts again without delay
+FIRST_STARTS_MAX = 5  # a part that never came up after so many tries fails the whole
+LOG_BYTES_MAX = 50 * 1024 * 1024
+LOG_TAIL_LINES = 15
+
+Say = Callable[[str], None]
+
+
+class StackFailed(RuntimeError):
+    """The stack did not come up; the sentence says which part and what it said last."""
+
+
+class _Supervised:
+    """One part while it is supervised."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.record = Recorded(part.name, address=part.address, note=part.note, health=part.health)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.leader: Identity | None = None
+        self.was_ready = False
+        self.starts = 0
+        self.started_at = 0.0
+        self.next_at = 0.0
+        self.failures = 0
+        self.bad_checks = 0
+        self.checking: Future[str] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.record.state in ("running", "done")
+
+
+class Supervisor:
+    """Use `run`; `stop` may be called from a signal handler."""
+
+    def __init__(
+        self, parts: Sequence[Part], profile: str, state: StateDirectory, mark: str, say: Say
+    ) -> None:
+        identity = processes.identity_of(os.getpid())
+        assert identity is not None, "this process lives"
+        self._state = state
+        self._say = say
+        self._supervised = [_Supervised(part) for part in parts]
+        self._by_name = {supervised.part.name: supervised for supervised in self._supervised}
+        records = [supervised.record for supervised in self._supervised]
+        self._record = Record(profile, mark, identity, parts=records)
+        self._stopping = threading.Event()
+        self._checks = ThreadPoolExecutor(max_workers=4, thread_name_prefix="health")
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self, on_ready: Callable[[Record], None]) -> None:
+        """Supervise until `stop`; nothing is left when this returns or raises."""
+        try:
+            self._state.write(self._record)
+            while not self._stopping.is_set():
+                self._tick()
+                if not self._record.ready and all(s.is_ready for s in self._supervised):
+                    self._record.ready = True
+                    self._write()
+                    on_ready(self._record)
+                self._stopping.wait(TICK_SECS)
+        finally:
+            self._end_all()
+
+    def _write(self) -> None:
+        self._state.write(self._record)
+
+    def _set(self, supervised: _Supervised, state: str) -> None:
+        supervised.record.state = state
+        supervised.record.since = time.time()
+        self._write()
+
+    # --- one round ---
+
+    def _tick(self) -> None:
+        for supervised in self._supervised:
+            state = supervised.record.state
+            if self._is_due(supervised):
+                self._start(supervised)
+            elif state in ("starting", "running"):
+                self._watch(supervised)
+            _bound_log(self._state.log(supervised.part.name))
+
+    def _is_due(self, supervised: _Supervised) -> bool:
+        if supervised.record.state == "waiting":
+            return self._needs_met(supervised.part)
+        return supervised.record.state == "backing off" and time.monotonic() >= supervised.next_at
+
+    def _needs_met(self, part: Part) -> bool:
+        return all(self._by_name[name].is_ready for name in part.needs if name in self._by_name)
+
+    def _start(self, supervised: _Supervised) -> None:
+        part = supervised.part
+        env = {**os.environ, **part.env, MARK: self._record.mark}
+        user, group = part.user or (None, None)
+        with self._state.log(part.name).open("ab") as log:
+            process = subprocess.Popen(
+                part.argv,
+                env=env,
+                cwd=part.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                user=user,
+                group=group,
+                extra_groups=[] if part.user else None,
+            )
+        supervised.process = process
+        supervised.leader = processes.identity_of(process.pid)
+        supervised.started_at = time.monotonic()
+        supervised.next_at = 0.0
+        supervised.starts += 1
+        supervised.bad_checks = 0
+        supervised.checking = None
+        supervised.record.pid = process.pid
+        supervised.record.started = supervised.leader.started if supervised.leader else None
+        self._set(supervised, "starting")
+
+    def _watch(self, supervised: _Supervised) -> None:
+        assert supervised.process is not None, "it was started"
+        code = supervised.process.poll()
+        if code is not None:
+            self._ended(supervised, code)
+        elif not supervised.part.oneshot:
+            self._check(supervised)
+
+    def _ended(self, supervised: _Supervised, code: int) -> None:
+        part = supervised.part
+        if supervised.leader is not None:  # its children must not hold its port or its files
+            processes.end(supervised.leader, part.stop_signal, part.stop_secs)
+        supervised.record.pid = supervised.record.started = None
+        if part.oneshot and code == 0:
+            supervised.was_ready = True
+            self._set(supervised, "done")
+            return
+        ran_secs = time.monotonic() - supervised.started_at
+        supervised.failures = 0 if ran_secs > STABLE_SECS else supervised.failures + 1
+        if not supervised.was_ready and supervised.failures >= FIRST_STARTS_MAX:
+            raise StackFailed(self._obituary(part, code))
+        pause = min(BACKOFF_FIRST_SECS * 2 ** max(0, supervised.failures - 1), BACKOFF_MAX_SECS)
+        supervised.next_at = time.monotonic() + pause
+        supervised.record.restarts += 1
+        self._set(supervised, "backing off")
+        self._say(f"{part.name} ended ({_ending(code)}); starting it again in {pause:g} s")
+
+    def _obituary(self, part: Part, code: int) -> str:
+        tail = "\n".join(last_lines(self._state.log(part.name), LOG_TAIL_LINES))
+        return f"{part.name} does not start ({_ending(code)}). Its log ends:\n{tail}"
+
+    def _check(self, supervised: _Supervised) -> None:
+        """Health checks run on threads: one that hangs must not hold up the others."""
+        now = time.monotonic()
+        if supervised.checking is None:
+            if now >= supervised.next_at:
+                supervised.checking = self._checks.submit(health.check, supervised.part.health)
+            return
+        if not supervised.checking.done():
+            return
+        answer = supervised.checking.result()
+        supervised.checking = None
+        if answer == health.OK:
+            supervised.bad_checks = 0
+            supervised.next_at = now + HEALTH_EVERY_SECS
+            if supervised.record.state == "starting":
+                supervised.was_ready = True
+                self._set(supervised, "running")
+        elif supervised.record.state == "running":
+            supervised.bad_checks += 1
+            supervised.next_at = now + HEALTH_EVERY_SECS
+            if supervised.bad_checks >= UNHEALTHY_MAX:
+                self._say(f"{supervised.part.name} {answer}; starting it again")
+                self._end(supervised)
+
+    # --- the end ---
+
+    def _end(self, supervised: _Supervised) -> None:
+        if supervised.process is None or supervised.leader is None:
+            return
+        part = supervised.part
+        if supervised.process.poll() is None:
+            supervised.process.send_signal(part.stop_signal)
+            try:
+                supervised.process.wait(part.stop_secs)
+            except subprocess.TimeoutExpired:
+                self._say(f"{part.name} does not stop; killing it")
+        processes.end(supervised.leader, part.stop_signal, grace_secs=0)
+        supervised.process.wait()
+
+    def _end_all(self) -> None:
+        """In reverse order, so that nothing loses what it needs before its own end."""
+        try:
+            for supervised in reversed(self._supervised):
+                self._end(supervised)
+        finally:
+            self._checks.shutdown(wait=False, cancel_futures=True)
+            strays = processes.marked(self._record.mark)
+            processes.send(strays, signal.SIGKILL)
+            self._state.forget()
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _bound_log(path: Path) -> None:
+    """Parts append to their logs, so a log that grew too long can be cut where it stands."""
+    try:
+        if path.stat().st_size > LOG_BYTES_MAX:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
+    except FileNotFoundError:
+        return
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    try:
+        return path.read_text("utf-8", "replace").splitlines()[-count:]
+    except FileNotFoundError:
+        return []
