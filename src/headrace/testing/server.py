@@ -27,7 +27,7 @@ class ServerProcess:
         args: Sequence[str] = (),
         cwd: str | None = None,
     ) -> None:
-        self._env = {k: v for k, v in os.environ.items() if not _is_setting(k)} | dict(env or {})
+        self._env = {k: v for k, v in os.environ.items() if not is_setting(k)} | dict(env or {})
         self._args = list(args)
         self._cwd = cwd
         self.url = ""
@@ -105,5 +105,5 @@ class ServerProcess:
         return code
 
 
-def _is_setting(name: str) -> bool:
+def is_setting(name: str) -> bool:
     return name == "RUST_LOG" or (name.startswith("DS_") and "__" in name)
