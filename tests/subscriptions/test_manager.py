@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from headrace.clock import SystemClock
 from headrace.engine.engine import Engine
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Create
@@ -16,6 +18,7 @@ from headrace.subscriptions.errors import SubscriptionsFull
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 from headrace.testing.clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
+from tests.durability.modes import open_storage
 
 HOOK = {"type": "webhook", "pattern": "**", "webhook": {"url": "https://w.example/"}}
 URL = "http://server.example"
@@ -166,3 +169,29 @@ def test_a_defect_in_a_delivery_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(BaseExceptionGroup) as caught:
         asyncio.run(main())
     assert caught.group_contains(KeyError)
+
+
+def test_a_successor_is_followed_before_the_end_of_its_predecessor_is_durable(
+    tmp_path: Path,
+) -> None:
+    """DELETE and PUT of one name share a batch; the news of the first comes after the second."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        engine = Engine(open_storage("file-durable", tmp_path, loop), SystemClock())
+        manager = SubscriptionManager(engine, SubscriptionSettings(), loop)
+        create(engine, "a")
+        manager.put("one", requests.parse_config(HOOK | {"streams": ["a"]}), URL)
+        engine.delete("a", lambda _: None)
+        create(engine, "a")
+        done = asyncio.Event()
+        engine.settle("a", done.set)
+        await asyncio.wait_for(done.wait(), DEADLINE_SECS)
+        assert linked(manager, "one") == ["a"]
+        (link,) = [s for s in manager.get("one")["streams"] if s["path"] == "a"]
+        assert link["link_type"] == "glob"
+        assert link["acked_offset"] == "-1"
+        await manager.stop()
+        engine.close()
+
+    asyncio.run(main())

@@ -25,12 +25,11 @@ from headrace.cli.options import (
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
 from headrace.errors import HeadraceError
 
-_SUBSCRIPTIONS = "subscriptions are lost when the process stops"
 LOSES = {
     "memory": "everything is lost when the process stops",
-    "file-fast": "a power cut loses what the kernel had not written yet; " + _SUBSCRIPTIONS,
-    "file-durable": "no stream loses what was acknowledged; " + _SUBSCRIPTIONS,
-    "acid": "no stream loses what was acknowledged; " + _SUBSCRIPTIONS,
+    "file-fast": "a power cut loses what the kernel had not written yet",
+    "file-durable": "nothing that was acknowledged is lost",
+    "acid": "nothing that was acknowledged is lost",
 }
 
 

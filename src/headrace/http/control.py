@@ -63,7 +63,7 @@ class ControlRoutes:
             response = self._dispatch(request)
         except (SubscriptionRefused, SubscriptionsFull) as refusal:
             response = _problem(refusal)
-        exchange.respond(response)
+        self._manager.settle(lambda: exchange.respond(response))
 
     def _dispatch(self, request: Request) -> Response:
         path = request.target.partition(b"?")[0]

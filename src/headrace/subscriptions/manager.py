@@ -1,14 +1,14 @@
 """The subscriptions of a server: takes requests to the model, under the names clients know.
 
 Every method runs to completion and returns what the client is to be told, or raises a refusal of
-`subscriptions.errors`.
+`subscriptions.errors`. Both rest on what may not be durable yet: tell it after `settle`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,10 @@ from headrace.subscriptions.errors import (
     invalid,
     not_found,
 )
+from headrace.subscriptions.ledger import Ledger
 from headrace.subscriptions.membership import Member, Membership
 from headrace.subscriptions.model import Answer, Kind, Subscription, SubscriptionConfig
 from headrace.subscriptions.requests import refuse_own_wake_stream
-from headrace.subscriptions.signing import TOKEN_KEY_BYTES, CallbackTokens, SigningKey
 from headrace.subscriptions.targets import TargetRules, parse_target
 from headrace.subscriptions.wakes import Stationery, Wakes, new_wake_id
 
@@ -49,20 +49,36 @@ class SubscriptionManager:
         self._subscriptions_max = settings.max_subscriptions
         self._rules = TargetRules(settings.allow_loopback, settings.allow_private)
         self._urls = Urls(settings.stream_root)
-        self._key = SigningKey.generate()
-        self._tokens = CallbackTokens(secrets.token_bytes(TOKEN_KEY_BYTES))
-        self._members: dict[str, Member] = {}
+        self._ledger = Ledger(engine)
+        self._key, self._tokens = self._ledger.keys()
         self._wakes = Wakes(
             engine,
             Poster(self._rules),
             Stationery(self._urls, self._key, self._tokens),
+            self._ledger,
             settings.timeout_secs,
             loop,
         )
         self._membership = Membership(engine, self._wakes.wake_soon, self._wakes.settle)
+        self._members = self._recover()
+
+    def _recover(self) -> dict[str, Member]:
+        kept = list(self._ledger.recover())
+        members = self._membership.restore(kept)
+        for found in kept:
+            self._ledger.restore_delivery(found)
+        for member in members:
+            self._wakes.admit(member)
+        return {member.subscription.id: member for member in members}
 
     def start(self) -> None:
         self._wakes.start()
+        for member in self._members.values():
+            self._wakes.resume(member)
+
+    def settle(self, done: Callable[[], None]) -> None:
+        """Call `done` once everything that was decided so far is durable."""
+        self._engine.settle_documents(done)
 
     async def stop(self) -> None:
         await self._wakes.stop()
@@ -94,7 +110,9 @@ class SubscriptionManager:
                 f"The subscription {id!r} exists with another configuration. Delete it first, or "
                 "use another id.",
             )
-        subscription.base_url = base_url
+        if subscription.base_url != base_url:
+            subscription.base_url = base_url
+            self._ledger.enter(subscription)
         return False, self.get(id)
 
     def _create(self, id: str, config: SubscriptionConfig, base_url: str) -> None:
@@ -105,8 +123,16 @@ class SubscriptionManager:
                 "subscriptions (webhooks.max_subscriptions)", self._subscriptions_max
             )
         subscription = Subscription(id, config, base_url, self._engine.clock.now_ms())
+        self._refuse_if_full()
         member = self._members[id] = self._membership.enrol(subscription)
+        self._ledger.enter(subscription)
         self._wakes.admit(member)
+
+    def _refuse_if_full(self) -> None:
+        """Answers and deletions go on: they make little, or make room."""
+        refusal = self._engine.write_refusal
+        if refusal is not None:
+            raise refusal
 
     def get(self, id: str) -> dict[str, Any]:
         return documents.describe(self._find(id).subscription, self._urls, self._key.kid)
@@ -114,13 +140,16 @@ class SubscriptionManager:
     def delete(self, id: str) -> None:
         member = self._members.pop(id, None)
         if member is not None:
+            self._ledger.strike(member.subscription)
             self._wakes.dismiss(member)
             self._membership.withdraw(member)
 
     def add_streams(self, id: str, names: tuple[str, ...]) -> None:
         member = self._find(id)
         refuse_own_wake_stream(member.subscription.config, names)
+        self._refuse_if_full()
         self._membership.add(member, names)
+        self._ledger.save(member.subscription)
 
     def remove_stream(self, id: str, name: str) -> None:
         member = self._find(id)

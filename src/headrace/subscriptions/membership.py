@@ -16,6 +16,7 @@ from headrace.errors import StreamDeleted, StreamNotFound
 from headrace.protocol.offsets import START
 from headrace.subscriptions.errors import SubscriptionsFull
 from headrace.subscriptions.globs import Glob, GlobIndex
+from headrace.subscriptions.ledger import Kept, LinkRecord
 from headrace.subscriptions.model import Subscription
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,7 @@ class Member:
         self._membership.on_advance(self)
 
     def on_gone(self, stream: Stream) -> None:
-        self._membership.unlink(self, stream.state.name)
-        self._membership.on_loss(self)
+        self._membership.lose(self, stream)
 
 
 class Membership:
@@ -82,6 +82,46 @@ class Membership:
             self._globs.add(member.glob, member)
         return member
 
+    def restore(self, kept: Iterable[Kept]) -> list[Member]:
+        """Put the subscriptions of an earlier run in place."""
+        members = [self._restore(found) for found in kept]
+        for name, stream in self._engine.streams.items():
+            if stream.state.deleted:
+                continue
+            for member in self._globs.matching(name):
+                # One that has no document yet came while nobody could write it down.
+                self._link(member, stream, fresh=True, explicit=False)
+        return members
+
+    def _restore(self, kept: Kept) -> Member:
+        member = Member(kept.subscription, self)
+        if member.glob is not None:
+            self._globs.add(member.glob, member)
+        # In the order of `enrol`: those that were named, then those that were found.
+        for name, link in sorted(kept.links.items(), key=lambda item: not item[1].explicit):
+            stream = self._find(name)
+            if stream is not None and link.stream_id in (0, stream.state.id):
+                self._relink(member, stream, link)
+            elif link.explicit and not link.stream_id:
+                self._await(member, name)
+            else:
+                kept.subscription.changed.add(name)
+                continue
+            kept.subscription.links[name].kept = True
+            kept.subscription.changed.discard(name)
+        return member
+
+    def _relink(self, member: Member, stream: Stream, link: LinkRecord) -> None:
+        self.link_count += 1
+        member.subscription.link(
+            stream.state.name,
+            link.position,
+            stream.visible,
+            explicit=link.explicit,
+            stream_id=stream.state.id,
+        )
+        stream.attach_watcher(member)
+
     def withdraw(self, member: Member) -> None:
         if member.glob is not None:
             self._globs.remove(member.glob, member)
@@ -98,9 +138,20 @@ class Membership:
             if stream is not None:
                 self._link(member, stream, fresh=False, explicit=True)
                 continue
-            self.link_count += name not in links
-            member.subscription.link(name, START, START, explicit=True)
-            self._awaiting.setdefault(name, {})[member] = None
+            self._await(member, name)
+
+    def _await(self, member: Member, name: str) -> None:
+        """Follow a stream that does not exist yet."""
+        self.link_count += name not in member.subscription.links
+        member.subscription.link(name, START, START, explicit=True)
+        self._awaiting.setdefault(name, {})[member] = None
+
+    def lose(self, member: Member, stream: Stream) -> None:
+        """A stream is gone; one that has its name by now is another."""
+        link = member.subscription.links.get(stream.state.name)
+        if link is not None and link.stream_id == stream.state.id:
+            self.unlink(member, stream.state.name)
+            self.on_loss(member)
 
     def remove(self, member: Member, name: str) -> None:
         """Follow this stream no longer, unless the glob matches it."""
@@ -140,7 +191,15 @@ class Membership:
                     extra={"subscription": member.subscription.id, "stream": name},
                 )
                 continue
+            self._forget_former(member, stream)
             self._link(member, stream, fresh=True, explicit=False)
+
+    def _forget_former(self, member: Member, stream: Stream) -> None:
+        """A stream may have a successor before its end is durable and its watchers hear of it."""
+        link = member.subscription.links.get(stream.state.name)
+        if link is not None and link.stream_id != stream.state.id:
+            self.unlink(member, stream.state.name)
+            self.on_loss(member)
 
     def _find(self, name: str) -> Stream | None:
         try:
@@ -156,5 +215,7 @@ class Membership:
         """`fresh`: the stream begins now, and nothing of it has been read."""
         name, tail = stream.state.name, stream.visible
         self.link_count += name not in member.subscription.links
-        member.subscription.link(name, None if fresh else tail, tail, explicit=explicit)
+        member.subscription.link(
+            name, None if fresh else tail, tail, explicit=explicit, stream_id=stream.state.id
+        )
         stream.attach_watcher(member)

@@ -14,8 +14,8 @@ The rules:
   its wake_id, and waits. No lease runs meanwhile: nobody has the work.
 
 `decide_*` are pure: time, ids and chance are arguments, the result is a Step or a refusal, and
-`apply` alone carries it out. A Step is one atomic fact, and a Subscription without its tails is
-all that a storage would have to keep.
+`apply` alone carries it out. A Step is one atomic fact. `changed` names the links that the ledger
+has yet to write down.
 """
 
 from __future__ import annotations
@@ -72,15 +72,20 @@ class SubscriptionConfig:
 
 
 class Link:
-    """A stream of a subscription; `acked` None is before its first message."""
+    """A stream of a subscription; `acked` None is before its first message.
 
-    __slots__ = ("acked", "by_glob", "explicit", "tail")
+    `stream_id` 0 is a stream that does not exist yet; `kept`: the ledger has a document of it.
+    """
+
+    __slots__ = ("acked", "by_glob", "explicit", "kept", "stream_id", "tail")
 
     def __init__(self, acked: Position | None, tail: Position) -> None:
         self.acked = acked
         self.tail = tail
         self.explicit = False
         self.by_glob = False
+        self.kept = False
+        self.stream_id = 0
 
     def is_behind(self, position: Position) -> bool:
         return position > (self.acked or START)
@@ -157,6 +162,7 @@ class Subscription:
         self.created_at_ms = created_at_ms
         self.links: dict[str, Link] = {}
         self.pending: dict[str, None] = {}
+        self.changed: set[str] = set()
         self.delivery = Delivery()
 
     @property
@@ -171,9 +177,24 @@ class Subscription:
             return wake.lease_until_ms if wake else None
         return retry.next_attempt_at_ms if retry else None
 
-    def link(self, stream: str, acked: Position | None, tail: Position, *, explicit: bool) -> None:
+    def link(
+        self,
+        stream: str,
+        acked: Position | None,
+        tail: Position,
+        *,
+        explicit: bool,
+        stream_id: int = 0,
+    ) -> None:
         """Follow a stream. One that is followed already keeps what it has acknowledged."""
-        link = self.links.setdefault(stream, Link(acked, tail))
+        if stream not in self.links:
+            self.links[stream] = Link(acked, tail)
+            if explicit or acked is not None:
+                self.changed.add(stream)
+        link = self.links[stream]
+        if explicit and not link.explicit:
+            self.changed.add(stream)
+        link.stream_id = stream_id
         link.explicit |= explicit
         link.by_glob |= not explicit
         self.advance(stream, tail)
@@ -183,11 +204,14 @@ class Subscription:
         if link is None:
             return
         link.explicit = False
+        self.changed.add(stream)
         if not link.by_glob:
             self.unlink(stream)
 
     def unlink(self, stream: str) -> None:
-        self.links.pop(stream, None)
+        link = self.links.pop(stream, None)
+        if link is not None and link.kept:
+            self.changed.add(stream)
         self.pending.pop(stream, None)
         wake = self.delivery.wake
         if wake is None:
@@ -225,6 +249,7 @@ def apply(subscription: Subscription, step: Step) -> None:
             continue
         if link.acked is None or position > link.acked:
             link.acked = position
+            subscription.changed.add(stream)
         if not link.is_pending:
             subscription.pending.pop(stream, None)
 

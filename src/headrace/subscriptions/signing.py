@@ -2,13 +2,14 @@
 
 Webhooks are signed with an Ed25519 key whose public half anyone may fetch as a JWK Set. Tokens are
 HS256 JWTs that only this server makes and reads; they name a subscription and one generation.
-Both keys live as long as the process, as the subscriptions do.
+Both keys are kept with the subscriptions, so a signature and a token outlive the process.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ from headrace.subscriptions.errors import Code, SubscriptionRefused
 TOKEN_TTL_SECS: Final = 24 * 3600
 TOKEN_KEY_BYTES: Final = 32  # RFC 7518: at least the size of the hash
 _TOKEN_HEADER: Final = b'{"alg":"HS256","typ":"JWT"}'
+
+
+def new_token_key() -> bytes:
+    return secrets.token_bytes(TOKEN_KEY_BYTES)
 
 
 def _base64url(data: bytes) -> str:
@@ -47,6 +52,15 @@ class SigningKey:
     @classmethod
     def generate(cls) -> SigningKey:
         return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, secret: bytes) -> SigningKey:
+        return cls(Ed25519PrivateKey.from_private_bytes(secret))
+
+    @property
+    def secret(self) -> bytes:
+        """What `load` makes the same key of."""
+        return self._private.private_bytes_raw()
 
     def signature(self, body: bytes, now_ms: int) -> str:
         """The Webhook-Signature of a body that is sent now."""

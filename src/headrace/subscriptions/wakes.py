@@ -28,6 +28,7 @@ from headrace.subscriptions import documents, model
 from headrace.subscriptions.delivery import Delivered, Deliveries, Failed, Outgoing, Poster
 from headrace.subscriptions.documents import Urls
 from headrace.subscriptions.errors import SubscriptionRefused
+from headrace.subscriptions.ledger import Ledger
 from headrace.subscriptions.membership import Member
 from headrace.subscriptions.model import Kind, Step
 from headrace.subscriptions.signing import CallbackTokens, SigningKey
@@ -52,12 +53,14 @@ class Wakes:
         engine: Engine,
         poster: Poster,
         stationery: Stationery,
+        ledger: Ledger,
         timeout_secs: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.deliveries: Counter[str] = Counter()
         self._engine = engine
         self._stationery = stationery
+        self._ledger = ledger
         self._timeout_secs = timeout_secs
         self._loop = loop
         self._posts: Deliveries[Member] = Deliveries(poster, self._prepare, self._finish)
@@ -113,8 +116,24 @@ class Wakes:
         if wake_stream is not None:
             self._wake_streams[wake_stream][member] = None
 
+    def resume(self, member: Member) -> None:
+        """A subscription of an earlier run goes on where that left it."""
+        subscription = member.subscription
+        wake, is_webhook = subscription.delivery.wake, subscription.config.kind is Kind.WEBHOOK
+        if wake is not None and wake.holder is None:
+            if wake.lease_until_ms is not None:
+                # The webhook was under way when the process ended, and nobody heard the answer.
+                now_ms = self._engine.clock.now_ms()
+                step = model.decide_failed(subscription, wake.id, now_ms, random.random())
+                self.carry_out(member, step)
+                return
+            if not is_webhook or not subscription.is_failing:
+                self._tell(member, wake.id)
+        self.settle(member)
+
     def dismiss(self, member: Member) -> None:
         """Nothing happens for this subscription any more."""
+        model.apply(member.subscription, Step(member.subscription.delivery.ended()))
         self._posts.drop(member)
         self._due.pop(member, None)
         self._disarm(member)
@@ -132,7 +151,8 @@ class Wakes:
             self.settle(member)
 
     def settle(self, member: Member) -> None:
-        """Whatever just changed, see to it that what must follow will."""
+        """Whatever just changed, write it down, and see to it that what must follow will."""
+        self._ledger.save(member.subscription)
         self.wake_soon(member)
         self._disarm(member)
         due_at_ms = member.subscription.due_at_ms
@@ -181,6 +201,19 @@ class Wakes:
         if step is None:
             return
         self.carry_out(member, step)
+        wake = step.delivery.wake
+        assert wake is not None, "a wake was decided"
+        self._tell_durable(member, wake.id)
+
+    def _tell_durable(self, member: Member, wake_id: str) -> None:
+        """Nobody hears of a wake before it is durable: no other may ever have its generation."""
+        self._engine.settle_documents(lambda: self._guarded(self._tell, member, wake_id))
+
+    def _tell(self, member: Member, wake_id: str) -> None:
+        """Hand a wake over, unless it is over or has been claimed by now."""
+        wake = member.subscription.delivery.wake
+        if wake is None or wake.id != wake_id or wake.holder is not None:
+            return
         if member.subscription.config.kind is Kind.WEBHOOK:
             self._posts.enqueue(member, repeat=False)
         else:
@@ -217,8 +250,8 @@ class Wakes:
     def _announce_all(self, wake_stream: str) -> None:
         for member in tuple(self._wake_streams.get(wake_stream, ())):
             wake = member.subscription.delivery.wake
-            if wake is not None and wake.holder is None:
-                self._announce(member)
+            if wake is not None:
+                self._tell_durable(member, wake.id)
 
     # -- webhooks --------------------------------------------------------------------------
 

@@ -1,0 +1,247 @@
+"""What is kept of subscriptions beyond the process: which documents, and what stands in them.
+
+    keys/webhook                     the private key that signs webhooks
+    keys/token                       the secret behind callback and claim tokens
+    subscriptions/ID                 what the subscription was created as
+    subscriptions/ID/delivery        its generation, and the wake in flight with its lease or retry
+    subscriptions/ID/tails           what finishing that wake acknowledges
+    subscriptions/ID/links/STREAM    how far one stream is acknowledged
+
+A stream that a glob found when it was created, and of which nothing is acknowledged, has no
+document: following it from its start is what a restart does with a stream it knows nothing of.
+Links name their stream by id, too, so that a stream of the same name is not taken for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from headrace.engine.engine import Engine
+from headrace.protocol.offsets import Position
+from headrace.subscriptions.model import (
+    Delivery,
+    Kind,
+    Link,
+    Retry,
+    Subscription,
+    SubscriptionConfig,
+    Wake,
+)
+from headrace.subscriptions.signing import CallbackTokens, SigningKey, new_token_key
+
+KEYS: Final = "keys/"
+SUBSCRIPTIONS: Final = "subscriptions/"
+_WEBHOOK_KEY: Final = "webhook"
+_TOKEN_KEY: Final = "token"
+_encode = msgspec.msgpack.encode
+
+
+class SubscriptionRecord(msgspec.Struct, array_like=True):
+    kind: Kind
+    pattern: str | None
+    streams: tuple[str, ...]
+    webhook_url: str | None
+    wake_stream: str | None
+    lease_ttl_ms: int
+    description: str | None
+    base_url: str
+    created_at_ms: int
+
+
+class WakeRecord(msgspec.Struct, array_like=True):
+    id: str
+    generation: int
+    stream: str
+    holder: str | None
+    lease_until_ms: int | None
+
+
+class DeliveryRecord(msgspec.Struct, array_like=True):
+    generation: int
+    wake: WakeRecord | None
+    retry: tuple[int, int] | None
+
+
+class TailRecord(msgspec.Struct, array_like=True):
+    stream: str
+    stream_id: int
+    tail: tuple[int, int]
+
+
+class LinkRecord(msgspec.Struct, array_like=True):
+    """`stream_id` 0 is a stream that does not exist yet."""
+
+    stream_id: int
+    acked: tuple[int, int] | None
+    explicit: bool
+
+    @property
+    def position(self) -> Position | None:
+        return None if self.acked is None else Position(*self.acked)
+
+
+class Kept(NamedTuple):
+    """A subscription of an earlier run: itself, and what is known of its streams and its wake."""
+
+    subscription: Subscription
+    links: dict[str, LinkRecord]
+    delivery: DeliveryRecord
+    tails: list[TailRecord]
+
+
+class Ledger:
+    """Writes down what changed, and only that."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._written: dict[Subscription, Delivery] = {}
+
+    # -- keys ------------------------------------------------------------------------------
+
+    def keys(self) -> tuple[SigningKey, CallbackTokens]:
+        """Those of earlier runs, or new ones."""
+        found = self._engine.take_documents(KEYS)
+        if not found:
+            found = {_WEBHOOK_KEY: SigningKey.generate().secret, _TOKEN_KEY: new_token_key()}
+            self._engine.keep({KEYS + name: secret for name, secret in found.items()})
+        return SigningKey.load(found[_WEBHOOK_KEY]), CallbackTokens(found[_TOKEN_KEY])
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def enter(self, subscription: Subscription) -> None:
+        """A new subscription, or one that is called by another URL now."""
+        config = subscription.config
+        record = SubscriptionRecord(
+            config.kind,
+            config.pattern,
+            config.streams,
+            config.webhook_url,
+            config.wake_stream,
+            config.lease_ttl_ms,
+            config.description,
+            subscription.base_url,
+            subscription.created_at_ms,
+        )
+        documents = self._changes(subscription)
+        self._engine.keep({_name(subscription): _encode(record), **documents})
+
+    def save(self, subscription: Subscription) -> None:
+        documents = self._changes(subscription)
+        if documents:
+            self._engine.keep(documents)
+
+    def strike(self, subscription: Subscription) -> None:
+        """The subscription is gone."""
+        name = _name(subscription)
+        documents: dict[str, bytes | None] = {
+            name: None,
+            f"{name}/delivery": None,
+            f"{name}/tails": None,
+        }
+        kept = [stream for stream, link in subscription.links.items() if link.kept]
+        for stream in (*kept, *subscription.changed):
+            documents[f"{name}/links/{stream}"] = None
+        self._engine.keep(documents)
+        self._written.pop(subscription, None)
+
+    def _changes(self, subscription: Subscription) -> dict[str, bytes | None]:
+        name = _name(subscription)
+        documents: dict[str, bytes | None] = {}
+        for stream in subscription.changed:
+            link = subscription.links.get(stream)
+            documents[f"{name}/links/{stream}"] = None if link is None else _encode_link(link)
+        subscription.changed.clear()
+        delivery = subscription.delivery
+        before = self._written.get(subscription)
+        if delivery is not before:
+            documents[f"{name}/delivery"] = _encode_delivery(delivery)
+            tails = delivery.wake.tails if delivery.wake else None
+            if tails is not (before.wake.tails if before and before.wake else None):
+                documents[f"{name}/tails"] = _encode_tails(subscription)
+            self._written[subscription] = delivery
+        return documents
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def recover(self) -> Iterator[Kept]:
+        """The subscriptions of earlier runs, in the order of their ids."""
+        documents = self._engine.take_documents(SUBSCRIPTIONS)
+        found: dict[str, Kept] = {}
+        for name in sorted(name for name in documents if "/" not in name):
+            found[name] = Kept(
+                _decode_subscription(name, documents.pop(name)),
+                {},
+                msgspec.msgpack.decode(documents.pop(f"{name}/delivery"), type=DeliveryRecord),
+                msgspec.msgpack.decode(
+                    documents.pop(f"{name}/tails", _encode(())), type=list[TailRecord]
+                ),
+            )
+        for name, value in sorted(documents.items()):
+            id, _, stream = name.partition("/links/")
+            found[id].links[stream] = msgspec.msgpack.decode(value, type=LinkRecord)
+        return iter(found.values())
+
+    def restore_delivery(self, kept: Kept) -> None:
+        """Once its links are in place: what a wake says of streams that are gone is void."""
+        subscription, record = kept.subscription, kept.delivery
+        links = subscription.links
+        tails = {
+            tail.stream: Position(*tail.tail)
+            for tail in kept.tails
+            if tail.stream in links and links[tail.stream].stream_id == tail.stream_id
+        }
+        found = record.wake
+        wake = None
+        if found is not None:
+            wake = Wake(
+                found.id, found.generation, found.stream, tails, found.holder, found.lease_until_ms
+            )
+        retry = None if record.retry is None else Retry(*record.retry)
+        subscription.delivery = Delivery(record.generation, wake, retry)
+        self._written[subscription] = subscription.delivery
+
+
+def _name(subscription: Subscription) -> str:
+    # An id has no slash, so that no two of these names can meet.
+    return SUBSCRIPTIONS + subscription.id
+
+
+def _encode_link(link: Link) -> bytes:
+    link.kept = True
+    return _encode(LinkRecord(link.stream_id, link.acked, link.explicit))
+
+
+def _encode_delivery(delivery: Delivery) -> bytes:
+    wake, retry = delivery.wake, delivery.retry
+    record = None
+    if wake is not None:
+        record = WakeRecord(wake.id, wake.generation, wake.stream, wake.holder, wake.lease_until_ms)
+    attempts = None if retry is None else (retry.attempts, retry.next_attempt_at_ms)
+    return _encode(DeliveryRecord(delivery.generation, record, attempts))
+
+
+def _encode_tails(subscription: Subscription) -> bytes | None:
+    wake = subscription.delivery.wake
+    if wake is None:
+        return None
+    links = subscription.links
+    return _encode(
+        [TailRecord(name, links[name].stream_id, tail) for name, tail in wake.tails.items()]
+    )
+
+
+def _decode_subscription(id: str, value: bytes) -> Subscription:
+    record = msgspec.msgpack.decode(value, type=SubscriptionRecord)
+    config = SubscriptionConfig(
+        record.kind,
+        record.pattern,
+        record.streams,
+        record.webhook_url,
+        record.wake_stream,
+        record.lease_ttl_ms,
+        record.description,
+    )
+    return Subscription(id, config, record.base_url, record.created_at_ms)
