@@ -297,6 +297,11 @@ class Engine:
                 return
         except HeadraceError as refusal:
             outcome = refusal
+        if command.fork is not None:
+            # What is said of a fork may rest on its source: that it is gone, or of another type.
+            source = command.fork.source
+            self.settle(source, lambda: self.settle(name, lambda: reply(outcome)))
+            return
         self.settle(name, lambda: reply(outcome))
 
     def _confirm_existing(self, name: str, command: Create) -> Stream | None:
@@ -470,7 +475,10 @@ class Engine:
         self._registry.deleted(state.name)
         self._storage.commit(stream.log, change, (stream, change, reply))
         for source in followers:
-            self._storage.commit(source.log, Removed(source.state, whole=True), None)
+            # Its name is free from now on, and whoever is told so must be told for certain.
+            self._leaving[source.state.name] = source
+            gone = Removed(source.state, whole=True)
+            self._storage.commit(source.log, gone, (source, gone, _ignore))
 
     def _release(self, stream: Stream) -> list[Stream]:
         """Take a stream out; deleted sources whose last fork it was follow it."""

@@ -19,6 +19,7 @@ from headrace.errors import DirectoryMismatch, StoredBytesDamaged
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.protocol.stream import StreamState
+from headrace.storage import frames
 from headrace.storage.disk import Disk
 from headrace.storage.records import (
     HeadRecord,
@@ -122,11 +123,8 @@ class Catalog:
         if "current" not in self._disk.list(DIRECTORY):
             return Current(FORMAT, 1, 0, 0)
         file = self._disk.open(CURRENT)
-        sealed = file.read(0, file.size())
+        payload = frames.unseal(CURRENT, file.read(0, file.size()))
         file.close()
-        payload = sealed[4:]
-        if len(sealed) < 4 or struct.unpack_from("<I", sealed)[0] != google_crc32c.value(payload):
-            raise StoredBytesDamaged(CURRENT, "0")
         current = msgspec.msgpack.decode(payload, type=Current)
         if current.format != FORMAT:
             raise DirectoryMismatch(self._disk.name, f"format {current.format}", f"format {FORMAT}")
@@ -222,7 +220,7 @@ class Catalog:
         payload = msgspec.msgpack.encode(current)
         file = self._disk.open(f"{CURRENT}.new", create=True)
         file.truncate(0)
-        file.write(0, struct.pack("<I", google_crc32c.value(payload)) + payload)
+        file.write(0, frames.seal(payload))
         if self._sync:
             file.sync()
         file.close()

@@ -54,7 +54,6 @@ class Checkpointer:
             for entry in catalog.load().streams.values()
         }
         self._documents: dict[str, bytes | None] = {}
-        disk.make_directory(stream_files.DIRECTORY)
 
     def run(self, numbered: Iterable[tuple[int, Frame]]) -> dict[int, tuple[Position, int]]:
         """Carry frames over; where each stream's files then end, and their number of blocks."""

@@ -184,7 +184,10 @@ class RealDisk:
         return None
 
     def lock(self) -> None:
+        is_new = not self._root.exists()
         self.make_directory("")
+        if is_new:
+            self.sync_directory("..")
         fd = os.open(self._root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

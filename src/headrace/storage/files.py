@@ -18,6 +18,7 @@ from headrace.errors import DirectoryMismatch, HeadraceError, InsufficientStorag
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
+from headrace.storage import stream_files
 from headrace.storage.base import (
     Change,
     Cold,
@@ -106,6 +107,9 @@ class FileStorage:
         self._loop = loop
         self._catalog = Catalog(disk, sync=sync)
         self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
+        disk.make_directory(stream_files.DIRECTORY)
+        # A synced file in a directory that nobody can find is lost all the same.
+        disk.sync_directory("")
         self._committer: Committer[Frame] = Committer(loop, "headrace-journal", self._write)
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
         self._logs: dict[int, FileLog] = {}

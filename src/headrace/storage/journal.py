@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from headrace.errors import StoredBytesDamaged
 from headrace.storage import frames
 from headrace.storage.disk import Disk, DiskFile
@@ -21,6 +23,7 @@ from headrace.storage.frames import BatchHeader, Frame
 logger = logging.getLogger(__name__)
 
 DIRECTORY: Final = "journal"
+LAST: Final = "journal/last"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
 _FREE: Final = "free-"
@@ -41,6 +44,26 @@ class Segment(NamedTuple):
 
 def segment_name(generation: int) -> str:
     return f"{DIRECTORY}/{_USED}{generation:016d}"
+
+
+class Last(msgspec.Struct, array_like=True):
+    """Which segment was taken last, written down before it is used: so that it is missed.
+
+    `size` is 0 once the segment has been given up again; `first_lsn` is then the next frame's.
+    """
+
+    generation: int
+    size: int
+    first_lsn: int
+
+
+class _Unproven(NamedTuple):
+    """A batch of which no later one says that it is durable."""
+
+    generation: int
+    position: int
+    size: int
+    next_lsn: int
 
 
 @dataclass
@@ -67,7 +90,10 @@ class Journal:
         self.durable_lsn = 0
         self._proven_lsn = 0
         self.sealed: list[Segment] = []
+        self._void: list[int] = []
+        self._unproven: list[_Unproven] = []
         disk.make_directory(DIRECTORY)
+        self._last = self._read_last()
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -102,6 +128,7 @@ class Journal:
         name = segment_name(self._generation)
         self._take(name, max(size, self._segment_bytes))
         file = self._disk.open(name)
+        self._write_last(Last(self._generation, file.size(), self.next_lsn))
         self._current = _Current(file, self._generation, self.next_lsn, 0, file.size())
         return self._current
 
@@ -135,16 +162,36 @@ class Journal:
 
     def release(self, applied_lsn: int) -> None:
         """Everything up to `applied_lsn` is kept elsewhere: its segments may be used again."""
-        kept = []
+        kept = [segment for segment in self.sealed if segment.next_lsn - 1 > applied_lsn]
+        if self._current is None and not kept and self._last.size:
+            self._write_last(Last(self._generation, 0, self.next_lsn))
         for segment in self.sealed:
-            if segment.next_lsn - 1 > applied_lsn:
-                kept.append(segment)
-            elif self._free():
+            if segment in kept:
+                continue
+            if self._free():
                 self._disk.remove(segment.name)
             else:
                 self._disk.rename(segment.name, f"{DIRECTORY}/{_FREE}{segment.generation:016d}")
         self.sealed = kept
         self._disk.sync_directory(DIRECTORY)
+
+    def _read_last(self) -> Last:
+        if LAST.removeprefix(f"{DIRECTORY}/") not in self._disk.list(DIRECTORY):
+            return Last(0, 0, 0)
+        file = self._disk.open(LAST)
+        payload = frames.unseal(LAST, file.read(0, file.size()))
+        file.close()
+        return msgspec.msgpack.decode(payload, type=Last)
+
+    def _write_last(self, last: Last) -> None:
+        file = self._disk.open(f"{LAST}.new", create=True)
+        file.truncate(0)
+        file.write(0, frames.seal(msgspec.msgpack.encode(last)))
+        file.sync()
+        file.close()
+        self._disk.rename(f"{LAST}.new", LAST)
+        self._disk.sync_directory(DIRECTORY)
+        self._last = last
 
     def rotate(self) -> None:
         """Seal the segment being written, so that it can be applied."""
@@ -160,80 +207,118 @@ class Journal:
 
     def recover(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """Frames after `applied_lsn`, with their numbers; afterwards the journal goes on."""
-        names = [n for n in self._disk.list(DIRECTORY) if n.startswith(_USED)]
-        for leftover in (n for n in names if n.endswith(".new")):
+        for leftover in (n for n in self._disk.list(DIRECTORY) if n.endswith(".new")):
             self._disk.remove(f"{DIRECTORY}/{leftover}")
-        generations = [int(n.removeprefix(_USED)) for n in names if not n.endswith(".new")]
-        self.next_lsn = applied_lsn + 1
-        expected: int | None = None
+        yield from self.scan(applied_lsn)
+        for generation in self._void:
+            # A later life writes frames of the same numbers: these must not be taken for them.
+            logger.warning("%s was never synced and is void", segment_name(generation))
+            self._disk.remove(segment_name(generation))
+        if self._void:
+            self._disk.sync_directory(DIRECTORY)
+        if self._sync:
+            self._secure_unproven()
+
+    def scan(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
+        """Look without changing anything: frames after `applied_lsn`, or what is damaged."""
+        self._expected = applied_lsn + 1
+        generations = self._generations()
         for generation in generations:
-            begun = self._first_header(generation)
-            if begun is None:
-                continue  # taken, and never written to
-            if expected is not None and begun.first_lsn != expected:
-                self._check_gap(generation, begun, expected)
-                break
-            expected = begun.first_lsn
-            for lsn, found in self._scan(generation, expected):
-                expected = lsn + len(found)
-                for number, frame in enumerate(found, lsn):
+            yield from self._scan_next(generation, applied_lsn)
+        self._check_last(generations)
+        self.next_lsn = self._expected
+        self._generation = max(generations, default=self._last.generation)
+        self.durable_lsn = self._proven_lsn = self.next_lsn - 1
+
+    def _generations(self) -> list[int]:
+        names = self._disk.list(DIRECTORY)
+        used = (n.removeprefix(_USED) for n in names if n.startswith(_USED))
+        return [int(number) for number in used if number.isdecimal()]
+
+    def _scan_next(self, generation: int, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
+        """One segment, whether it goes on where the journal ended so far or not."""
+        name = segment_name(generation)
+        file = self._disk.open(name)
+        try:
+            begun = frames.decode_header(file.read(0, frames.HEADER_BYTES))
+            if begun is None or begun.generation != generation:
+                self._check_proof(file, generation, 0)
+                return  # taken, and never written to
+            if begun.first_lsn > self._expected:
+                if begun.durable_lsn >= self._expected:
+                    raise StoredBytesDamaged(DIRECTORY, f"frame {self._expected}")
+                self._void.append(generation)
+                return
+            position, lsn = 0, begun.first_lsn
+            for position, header, found in self._batches(file, generation, lsn):
+                lsn = header.next_lsn
+                self._note_batch(generation, position, header)
+                for number, frame in enumerate(found, header.first_lsn):
                     if number > applied_lsn:
                         yield number, frame
-            self._check_end(generation, expected)
-            self.sealed.append(Segment(generation, begun.first_lsn, expected))
-        if expected is not None:
-            self.next_lsn = max(expected, applied_lsn + 1)
-        self._generation = max(generations, default=0)
-        self.durable_lsn = self._proven_lsn = self.next_lsn - 1
-        self._sync_recovered()
+                position += header.size
+            self._expected = max(self._expected, lsn)
+            self._check_proof(file, generation, position)
+            self.sealed.append(Segment(generation, begun.first_lsn, lsn))
+        finally:
+            file.close()
 
-    def _first_header(self, generation: int) -> BatchHeader | None:
-        file = self._disk.open(segment_name(generation))
-        header = frames.decode_header(file.read(0, frames.HEADER_BYTES))
+    def _note_batch(self, generation: int, position: int, header: BatchHeader) -> None:
+        """Keep in mind which batches nothing proves to be durable: the last one, as a rule."""
+        self._unproven = [b for b in self._unproven if b.next_lsn - 1 > header.durable_lsn]
+        self._unproven.append(_Unproven(generation, position, header.size, header.next_lsn))
+
+    def _check_last(self, generations: list[int]) -> None:
+        """The segment that was taken last must be there, whole, and the journal reach it."""
+        last = self._last
+        if not last.generation and self.sealed:
+            raise StoredBytesDamaged(LAST, "0")
+        if last.first_lsn > self._expected:
+            raise StoredBytesDamaged(DIRECTORY, f"frame {self._expected}")
+        if not last.size:
+            return
+        if last.generation not in generations:
+            raise StoredBytesDamaged(segment_name(last.generation), "0")
+        file = self._disk.open(segment_name(last.generation))
+        size = file.size()
         file.close()
-        return header if header is not None and header.generation == generation else None
-
-    def _check_gap(self, generation: int, begun: BatchHeader, expected: int) -> None:
-        """A segment that does not go on where the one before it ends."""
-        if begun.durable_lsn >= expected:
-            raise StoredBytesDamaged(segment_name(generation - 1), f"frame {expected}")
-        logger.warning("%s was never synced and is void", segment_name(generation))
+        if size < last.size:
+            raise StoredBytesDamaged(segment_name(last.generation), str(size))
 
     def scan_segment(self, segment: Segment) -> Iterator[tuple[int, Frame]]:
         """The frames of a sealed segment, with their numbers."""
-        for lsn, found in self._scan(segment.generation, segment.first_lsn):
-            yield from enumerate(found, lsn)
-
-    def _scan(self, generation: int, expected: int | None) -> Iterator[tuple[int, list[Frame]]]:
-        file = self._disk.open(segment_name(generation))
+        file = self._disk.open(segment.name)
         try:
-            position = 0
-            while True:
-                header = frames.decode_header(file.read(position, frames.HEADER_BYTES))
-                if header is None or header.generation != generation:
-                    break
-                if expected is not None and header.first_lsn != expected:
-                    break
-                body = file.read(position + frames.HEADER_BYTES, header.body_bytes)
-                found = frames.decode_body(header, body)
-                if found is None:
-                    break
-                yield header.first_lsn, found
-                expected = header.next_lsn
-                position += header.size
-            self._scanned = position
+            lsn = segment.first_lsn
+            for _, header, found in self._batches(file, segment.generation, lsn):
+                yield from enumerate(found, header.first_lsn)
+                lsn = header.next_lsn
         finally:
             file.close()
+        if lsn < segment.next_lsn:
+            raise StoredBytesDamaged(segment.name, f"frame {lsn}")
 
-    def _check_end(self, generation: int, expected: int) -> None:
+    def _batches(
+        self, file: DiskFile, generation: int, expected: int
+    ) -> Iterator[tuple[int, BatchHeader, list[Frame]]]:
+        """Whole batches that follow one another, each with its place."""
+        position = 0
+        while True:
+            header = frames.decode_header(file.read(position, frames.HEADER_BYTES))
+            if header is None or header.generation != generation or header.first_lsn != expected:
+                return
+            body = file.read(position + frames.HEADER_BYTES, header.body_bytes)
+            found = frames.decode_body(header, body)
+            if found is None:
+                return
+            yield position, header, found
+            expected = header.next_lsn
+            position += header.size
+
+    def _check_proof(self, file: DiskFile, generation: int, position: int) -> None:
         """Tell a write that never finished from damage to what was durable."""
-        file = self._disk.open(segment_name(generation))
-        try:
-            proof = self._later_proof(file, generation, self._scanned)
-        finally:
-            file.close()
-        if proof >= expected:
-            raise StoredBytesDamaged(segment_name(generation), str(self._scanned))
+        if self._later_proof(file, generation, position) >= self._expected:
+            raise StoredBytesDamaged(segment_name(generation), str(position))
 
     def _later_proof(self, file: DiskFile, generation: int, position: int) -> int:
         """The highest frame that a batch behind `position` knows to be durable."""
@@ -250,8 +335,15 @@ class Journal:
             position += _ZEROS_BYTES
         return highest
 
-    def _sync_recovered(self) -> None:
-        for segment in self.sealed:
-            file = self._disk.open(segment.name)
+    def _secure_unproven(self) -> None:
+        """Write again, and sync, what is accepted and may only be in the page cache.
+
+        A sync alone is not enough: after one that failed, the kernel takes pages for written that
+        never were, and reports success from then on.
+        """
+        for batch in self._unproven:
+            file = self._disk.open(segment_name(batch.generation))
+            file.write(batch.position, file.read(batch.position, batch.size))
             file.sync()
             file.close()
+        self._unproven = []

@@ -54,7 +54,7 @@ def _verify_files(disk: Disk) -> Report:
         catalog = Catalog(disk)
         entries = list(catalog.load().streams.values())
         streams = {entry.id for entry in entries}
-        for _, frame in Journal(disk).recover(catalog.current.applied_lsn):
+        for _, frame in Journal(disk).scan(catalog.current.applied_lsn):
             data_bytes += _count(frame, streams)
     except StoredBytesDamaged as damage:
         findings.append(damage.detail)

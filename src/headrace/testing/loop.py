@@ -1,0 +1,86 @@
+"""A deterministic event loop: no sockets, no threads, no time; one seed, one order of events.
+
+Enough of asyncio's loop for storage and engine. Work for a thread runs on the loop's own turn, at
+a place in the order that the seed chooses; each executor's work stays in the order it was handed
+in, as on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import Context
+from random import Random
+from typing import Any, cast
+
+
+class SimulatedLoop:
+    """Runs only when told to: `step` once, or `run` until nothing is left to do.
+
+    `as_loop` is itself, for those who ask for an event loop.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._ready: deque[asyncio.Handle] = deque()
+        self._handed_in: dict[int, deque[Callable[[], None]]] = {}
+        self.errors: list[BaseException] = []
+
+    @property
+    def as_loop(self) -> asyncio.AbstractEventLoop:
+        return cast(asyncio.AbstractEventLoop, self)
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self.as_loop, context)
+        self._ready.append(handle)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self.as_loop)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What a callback raised, or what nobody asked a future for."""
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.errors.append(error)
+        elif error is not None:
+            raise error
+
+    def run_in_executor(
+        self, executor: Executor | None, work: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self.create_future()
+
+        def run() -> None:
+            try:
+                result = work(*args)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._handed_in.setdefault(id(executor), deque()).append(run)
+        return future
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._ready and not any(self._handed_in.values())
+
+    def step(self) -> None:
+        """One callback, or one piece of work of one thread."""
+        waiting = [queue for queue in self._handed_in.values() if queue]
+        if self._ready and (not waiting or self._random.random() < 0.7):
+            self._ready.popleft()._run()
+        elif waiting:
+            self._random.choice(waiting).popleft()()
+
+    def run(self) -> None:
+        while not self.is_idle:
+            self.step()

@@ -1,0 +1,367 @@
+"""Lives of engine and file storage over a simulated disk: random histories, crashes, recoveries.
+
+One seed decides everything: what clients ask, what runs when, at which disk call the machine
+stops, and what of the unsynced writes survives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from headrace.engine import registry
+from headrace.engine.engine import Engine
+from headrace.engine.reads import Chunk
+from headrace.errors import CommitFailed, Corrupt, HeadraceError, Unavailable
+from headrace.limits import Limits
+from headrace.protocol.expiry import FOREVER, Lifetime
+from headrace.protocol.offsets import BEGINNING, Position
+from headrace.protocol.producers import ProducerHeaders
+from headrace.protocol.requests import Append, Create, ForkRequest
+from headrace.protocol.stream import Appended, StreamState
+from headrace.storage import catalog, checkpoint, files, stream_files
+from headrace.storage.base import Change, Created, Documents, Entry, Log, Recovered
+from headrace.storage.files import FileLog, FileStorage
+from headrace.testing.clock import VirtualClock
+from headrace.testing.disk import Fault, PowerLost, SimulatedDisk
+from headrace.testing.loop import SimulatedLoop
+from tests.durability.crash_model import Described, Model, describe_recovered, difference
+
+LIMITS = Limits(
+    stream_bytes_max=4000, producer_receipts_max=3, producers_max=8, read_chunk_bytes=64
+)
+NAMES = ["a", "b", "c", "d"]
+TYPES = ["text/plain", "application/json", "application/octet-stream"]
+SEGMENT_BYTES = [700, 1500, 4000]
+
+
+class Violation(AssertionError):
+    """What a crash should have left is not what is there."""
+
+
+@contextmanager
+def small_windows() -> Iterator[None]:
+    """Sizes at which a few appends leave memory, fill a block and compact the registry."""
+    sizes = [
+        (files, "HOT_BYTES_MAX", 40),
+        (stream_files, "BLOCK_BYTES", 50),
+        (checkpoint, "SYNC_EACH_MAX", 2),
+        (catalog, "STALE_BYTES_MIN", 200),
+        (registry, "STALE_MESSAGES_MIN", 4),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in sizes]
+    for module, name, value in sizes:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+@dataclass
+class Witness:
+    """The changes of one life, and how many of them answers and reads have rested on."""
+
+    model: Model
+    changes: list[Callable[[Model], None]] = field(default_factory=list)
+    required: int = 0
+    by_name: dict[str, int] = field(default_factory=dict)
+    by_end: dict[tuple[int, Position], int] = field(default_factory=dict)
+    by_close: dict[int, int] = field(default_factory=dict)
+
+    def note(self, state: StreamState, change: Change) -> None:
+        self.changes.append(lambda model: model.apply(state, change))
+        number = len(self.changes)
+        self.by_name[state.name] = number
+        added = change.initial if isinstance(change, Created) else change
+        if isinstance(added, Appended):
+            self.by_end.setdefault((state.id, added.end), number)
+            if added.closes:
+                self.by_close[state.id] = number
+
+    def note_documents(self, documents: Documents) -> None:
+        self.changes.append(lambda model: model.keep(documents))
+
+    def rest_on(self, number: int) -> None:
+        self.required = max(self.required, number)
+
+    def rest_on_name(self, name: str) -> None:
+        self.rest_on(self.by_name.get(name, 0))
+
+    def rest_on_read(self, state: StreamState, chunk: Chunk) -> None:
+        self.rest_on(self.by_end.get((state.id, chunk.end), 0))
+        if chunk.closed:
+            self.rest_on(self.by_close.get(state.id, 0))
+
+    def judge(self, found: Described) -> Model:
+        """The model that `found` is; raises where it is none of those allowed."""
+        model = self.model.copy()
+        for change in self.changes[: self.required]:
+            change(model)
+        least = model.describe()
+        if least == found:
+            return model
+        for change in self.changes[self.required :]:
+            change(model)
+            if model.describe() == found:
+                return model
+        raise Violation(
+            f"{len(self.changes)} changes, {self.required} of them answered for; "
+            + difference(least, found)
+        )
+
+
+class WitnessedStorage(FileStorage):
+    """A storage that tells its witness what it is handed and what it recovers."""
+
+    witness: Witness
+    recovered: Callable[[Model], None]
+
+    def recover(self) -> Iterable[Recovered]:
+        recovered = list(super().recover())
+        described = describe_recovered(recovered, dict(self._documents), LIMITS)
+        # Whatever was recovered may be served from here on, so it must not be lost any more.
+        self.recovered(self.witness.judge(described))
+        return recovered
+
+    def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
+        assert isinstance(log, FileLog), "a storage commits to its own logs"
+        self.witness.note(log.state, change)
+        super().commit(log, change, entry)
+
+    def keep(self, documents: Documents) -> None:
+        self.witness.note_documents(documents)
+        super().keep(documents)
+
+
+class Machine:
+    """A computer with one disk, on which one server lives again and again."""
+
+    def __init__(self, seed: int, *, sync: bool = True) -> None:
+        self.random = Random(seed)
+        self.disk = SimulatedDisk(Random(seed + 1))
+        self.clock = VirtualClock()
+        self.witness = Witness(Model(LIMITS))
+        self.segment_bytes = self.random.choice(SEGMENT_BYTES)
+        self.unanswered = 0
+        self.answers: list[tuple[str, Any]] = []
+        self._sync = sync
+        self._seqs: dict[tuple[str, bytes], int] = {}
+
+    def start(self) -> None:
+        """Open the storage and recover; raises Violation where something is not as it should be."""
+        self.loop = SimulatedLoop(self.random)
+        self.unanswered = 0
+        self.clock.advance(ms=50)
+        storage = WitnessedStorage(
+            self.disk,
+            self.clock,
+            LIMITS,
+            self.loop.as_loop,
+            sync=self._sync,
+            segment_bytes=self.segment_bytes,
+        )
+
+        def recovered(model: Model) -> None:
+            self.witness = storage.witness = Witness(model)
+
+        storage.witness, storage.recovered = self.witness, recovered
+        self.storage = storage
+        self.engine = Engine(storage, self.clock, LIMITS)
+
+    # -- what clients do -----------------------------------------------------------------------
+
+    def ask(self, name: str, command: Callable[[Callable[[Any], None]], None], *also: str) -> None:
+        """Ask; when the answer comes, it must rest on what is durable of `name` and `also`."""
+        self.unanswered += 1
+        rests_on = [self.witness.by_name.get(one, 0) for one in (name, *also)]
+
+        def reply(outcome: Any) -> None:
+            self.unanswered -= 1
+            self.answers.append((name, outcome))
+            if not isinstance(outcome, CommitFailed | Unavailable | Corrupt):
+                self.witness.rest_on(max(rests_on))
+
+        try:
+            command(reply)
+        except HeadraceError as refusal:
+            error = refusal
+            self.engine.settle(name, lambda: reply(error))
+        finally:
+            rests_on[:] = [self.witness.by_name.get(one, 0) for one in (name, *also)]
+
+    def create(self, name: str, command: Create, *also: str) -> None:
+        self.ask(name, lambda reply: self.engine.create(name, command, reply), *also)
+
+    def append(self, name: str, command: Append) -> None:
+        def act(reply: Callable[[Any], None]) -> None:
+            self.engine.append(self.engine.find(name), command, reply)
+
+        self.ask(name, act)
+
+    def delete(self, name: str) -> None:
+        self.ask(name, lambda reply: self.engine.delete(name, reply))
+
+    def keep(self, documents: Documents) -> None:
+        self.engine.keep(documents)
+        witness, number = self.witness, len(self.witness.changes)
+        self.engine.settle_documents(lambda: witness.rest_on(number))
+
+    def read(self, name: str, start: Position | str = BEGINNING) -> None:
+        stream = self.engine.streams.get(name)
+        if stream is None or stream.state.deleted or not stream.born:
+            return
+        self.unanswered += 1
+        witness = self.witness
+
+        def seen(outcome: Any) -> None:
+            self.unanswered -= 1
+            self.answers.append((name, outcome))
+            if isinstance(outcome, Chunk) and witness is self.witness:
+                witness.rest_on_read(stream.state, outcome)
+
+        self.engine.read(stream, self.engine.start_position(stream, start), seen)
+
+    # -- a random history ----------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One thing a client does, and some of what the machine does meanwhile."""
+        self.clock.advance(ms=self.random.randrange(1, 60))
+        random_action(self)
+        for _ in range(self.random.choice((0, 1, 3, 8))):
+            self.loop.step()
+        if self.random.random() < 0.1:
+            self.loop.run()
+
+    def finish(self) -> None:
+        """Let everything be answered, and stop as a server does that was told to."""
+        self.loop.run()
+        if self.unanswered or self.loop.errors:
+            raise Violation(f"{self.unanswered} without an answer; {self.loop.errors}")
+        self.engine.close()
+
+    def seq_of(self, name: str, producer: bytes) -> int:
+        stream = self.engine.streams.get(name)
+        known = stream.state.producers if stream is not None else None
+        return known[producer].seq + 1 if known and producer in known else 0
+
+
+def random_body(random: Random) -> bytes:
+    size = random.choice((1, 5, 20, 60, 300))
+    if random.random() < 0.4:
+        return (
+            b"[" + b",".join(b"%d" % random.randrange(10**6) for _ in range(size // 8 + 1)) + b"]"
+        )
+    return b"%d" % random.randrange(10**size)
+
+
+def do_create(machine: Machine, name: str) -> None:
+    random = machine.random
+    lifetime = Lifetime(ttl_secs=1) if random.random() < 0.2 else FOREVER
+    body = random_body(random) if random.random() < 0.5 else b""
+    closed = random.random() < 0.05
+    machine.create(name, Create(body, random.choice(TYPES), lifetime, closed))
+
+
+def do_append(machine: Machine, name: str) -> None:
+    random = machine.random
+    seq = b"%06d" % random.randrange(10**6) if random.random() < 0.1 else None
+    close = random.random() < 0.03
+    machine.append(name, Append(random_body(random), close=close, stream_seq=seq))
+
+
+def do_produce(machine: Machine, name: str) -> None:
+    random = machine.random
+    producer = random.choice((b"p", b"q"))
+    seq = machine.seq_of(name, producer)
+    seq = max(0, seq + random.choice((0, 0, 0, 0, -1, -2, -5, 1)))
+    epoch = random.choice((0, 0, 0, 0, 0, 1))
+    machine.append(
+        name, Append(random_body(random), producer=ProducerHeaders(producer, epoch, seq))
+    )
+
+
+def do_fork(machine: Machine, name: str) -> None:
+    source = machine.random.choice(NAMES)
+    request = ForkRequest(source, None, machine.random.choice((0, 0, 1, 3)))
+    machine.create(name, Create(fork=request), source)
+
+
+def do_close(machine: Machine, name: str) -> None:
+    machine.append(name, Append(b"", close=True))
+
+
+def do_keep(machine: Machine, name: str) -> None:
+    random = machine.random
+    names = random.sample(NAMES, random.randrange(1, 4))
+    machine.keep({one: random_body(random) if random.random() < 0.8 else None for one in names})
+
+
+def do_sweep(machine: Machine, name: str) -> None:
+    machine.engine.sweep()
+
+
+def do_wait(machine: Machine, name: str) -> None:
+    machine.clock.advance(ms=1500)
+    machine.engine.sweep()
+
+
+ACTIONS: Sequence[tuple[int, Callable[[Machine, str], None]]] = [
+    (4, do_create),
+    (40, do_append),
+    (20, do_produce),
+    (6, do_fork),
+    (1, do_close),
+    (6, lambda machine, name: machine.delete(name)),
+    (8, lambda machine, name: machine.read(name)),
+    (4, do_keep),
+    (12, do_sweep),
+    (1, do_wait),
+]
+_WEIGHTS = [weight for weight, _ in ACTIONS]
+
+
+def random_action(machine: Machine) -> None:
+    [(_, act)] = machine.random.choices(ACTIONS, _WEIGHTS)
+    name = machine.random.choice(NAMES)
+    if name not in machine.engine.streams and machine.random.random() < 0.8:
+        act = machine.random.choice((do_create, do_fork))
+    act(machine, name)
+
+
+# -- lives and deaths --------------------------------------------------------------------------
+
+
+def live(machine: Machine, steps: int, crash_within: int) -> None:
+    """One life: start, a random history, and an end of one kind or another."""
+    random = machine.random
+    disk = machine.disk
+    if random.random() < 0.7:
+        disk.faults = {disk.call_count + random.randrange(1, crash_within): Fault.POWER}
+    try:
+        machine.start()
+        for _ in range(steps):
+            machine.step()
+        if random.random() < 0.3:
+            machine.finish()
+    except PowerLost:
+        pass
+    if random.random() < 0.5:
+        disk.cut_power()
+    else:
+        disk.kill()
+
+
+def run_seed(seed: int, lives: int = 4, steps: int = 25, crash_within: int = 200) -> Machine:
+    """Lives of one machine, and a last look at what it holds; raises Violation."""
+    machine = Machine(seed)
+    for _ in range(lives):
+        live(machine, steps, crash_within)
+    machine.start()
+    machine.disk.cut_power()
+    machine.start()
+    return machine
