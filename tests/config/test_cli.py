@@ -252,6 +252,7 @@ def test_the_block_at_start_says_where_what_and_what_is_lost() -> None:
     assert startup_block(Config(), "http://127.0.0.1:4437", ("config/dev.toml", "--port")) == (
         f"headrace {__version__}\n"
         "  listening  http://127.0.0.1:4437  (streams under /v1/stream)\n"
+        "  browser    http://127.0.0.1:4437/ui\n"
         "  storage    memory: everything is lost when the process stops\n"
         "  limits     100 MiB in memory, 10 MiB per stream, 16 MiB per body\n"
         "  config     built-in defaults, config/dev.toml, --port"

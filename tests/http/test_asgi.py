@@ -121,6 +121,14 @@ def test_a_stream_is_created_appended_to_read_and_deleted(http: httpx.Client, pa
     assert http.get(path).status_code == 404
 
 
+def test_the_stream_browser_is_below_the_mount(http: httpx.Client) -> None:
+    page = http.get(f"{MOUNT}/ui", follow_redirects=True)
+    assert str(page.url).endswith(f"{MOUNT}/ui/")
+    assert "<title>Headrace</title>" in page.text
+    assert http.get(f"{MOUNT}/ui/settings.json").json()["streamRoot"] == "/v1/stream"
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+
+
 @pytest.mark.parametrize("name", ["plain", "caf%C3%A9%20x", "a%25b", "a/b"])
 def test_the_location_names_the_mount_path(
     mounted: Uvicorn, http: httpx.Client, path: str, name: str

@@ -134,6 +134,7 @@ def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str
     lines = [
         f"headrace {__version__}",
         f"  listening  {url}  (streams under {config.server.stream_root})",
+        *([f"  browser    {url}/ui"] if config.server.ui else []),
         f"  storage    {mode}{where}: {LOSES[mode]}",
         f"  limits     {_total(config)}{_size(limits.max_stream_bytes)} per stream, "
         f"{_size(limits.max_body_bytes)} per body",

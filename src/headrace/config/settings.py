@@ -104,6 +104,7 @@ class Server(Section):
         "or the word loopback.",
     )
     stream_root: str = _setting("/v1/stream", PATH_ROOT, "Where the base protocol is mounted.")
+    ui: bool = _setting(True, FLAG, "Whether the stream browser is served at /ui.")
     drain_secs: float = _setting(
         10, SECONDS_OR_OFF, "How long requests in flight may take to finish after SIGTERM."
     )

@@ -9,9 +9,11 @@ from pathlib import Path
 from headrace.clock import Clock
 from headrace.config import Config
 from headrace.engine.engine import Bounds, Engine
+from headrace.http import browser
 from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.health import Health
+from headrace.http.inspection import Inspection
 from headrace.http.live import LiveReads
 from headrace.http.metrics import Metrics
 from headrace.http.origin import Origins
@@ -66,12 +68,14 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         streams=StreamRoutes(engine, live, origins, config.server.stream_root),
         tails=TailRoutes(engine, live),
         control=ControlRoutes(subscriptions, origins, config.server.stream_root),
+        inspection=Inspection(engine, config.server.stream_root),
         cors=CorsPolicy(config.http.cors_origins),
         origins=origins,
         limiter=_limiter(config, clock),
         metrics=metrics,
         health=Health(lambda: engine.write_refusal),
         stream_root=config.server.stream_root,
+        browser=browser.routes(config.server.stream_root) if config.server.ui else {},
     )
     _wire_metrics(metrics, engine, live, subscriptions)
     return Assembly(application, subscriptions, storage)

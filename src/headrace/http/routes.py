@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.engine.engine import Engine
 from headrace.errors import (
@@ -21,6 +21,7 @@ from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.exchange import Exchange, Request
 from headrace.http.health import Health
+from headrace.http.inspection import Inspection
 from headrace.http.metrics import Metrics
 from headrace.http.origin import Origins
 from headrace.http.ratelimit import RateLimiter
@@ -41,12 +42,14 @@ class Application:
         streams: StreamRoutes,
         control: ControlRoutes,
         tails: TailRoutes,
+        inspection: Inspection,
         cors: CorsPolicy,
         origins: Origins,
         limiter: RateLimiter | None,
         metrics: Metrics,
         health: Health,
         stream_root: str,
+        browser: Mapping[bytes, Handler],
     ) -> None:
         self.engine = engine
         self.cors = cors
@@ -55,6 +58,7 @@ class Application:
         self._streams = streams
         self._control = control
         self._tail_routes = tails
+        self._inspection = inspection
         self._origins = origins
         self._limiter = limiter
         self._root = f"{stream_root}/".encode()
@@ -65,6 +69,7 @@ class Application:
             b"/healthz": health.healthz,
             b"/readyz": health.readyz,
             b"/metrics": metrics.scrape,
+            **browser,
         }
 
     def handle(self, request: Request, exchange: Exchange) -> None:
@@ -92,6 +97,8 @@ class Application:
         path, _, query = request.target.partition(b"?")
         if path == self._tails:
             self._tail_routes.handle(request, exchange, query, names.checked_name)
+        elif self._inspection.owns(request.target):
+            self._inspection.handle(request, exchange)
         else:
             request.operation = "subscription"
             self._control.handle(request, exchange)

@@ -33,6 +33,7 @@ REASONS: Final = {
     201: b"Created",
     204: b"No Content",
     304: b"Not Modified",
+    308: b"Permanent Redirect",
     400: b"Bad Request",
     401: b"Unauthorized",
     403: b"Forbidden",
@@ -55,6 +56,7 @@ OK: Final = 200
 CREATED: Final = 201
 NO_CONTENT: Final = 204
 NOT_MODIFIED: Final = 304
+PERMANENT_REDIRECT: Final = 308
 WITHOUT_BODY: Final = frozenset({NO_CONTENT, NOT_MODIFIED})
 
 
@@ -221,6 +223,12 @@ def _position_flags(*, up_to_date: bool, closed: bool, cursor: int | None) -> by
 def not_modified(response: Response) -> Response:
     """The same answer to a client that holds it already."""
     return Response(NOT_MODIFIED, response.headers)
+
+
+def moved(location: str) -> Response:
+    """This resource has another address, for good."""
+    headers = line("Location", location) + line("Cache-Control", "no-cache")
+    return Response(PERMANENT_REDIRECT, headers)
 
 
 def nothing_new(tail: Position, *, closed: bool, cursor: int | None) -> Response:

@@ -1,0 +1,205 @@
+"""What a stream is besides its bytes: `GET {root}/__ds/streams`, for people who look at streams.
+
+Read-only, and without effect: looking renews no TTL. A stream is described as readers may know
+it; what is decided but not durable yet is left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from headrace.engine.engine import Engine
+from headrace.engine.tails import Stream
+from headrace.errors import (
+    InvalidName,
+    InvalidRequest,
+    MethodNotAllowed,
+    StreamDeleted,
+    StreamNotFound,
+)
+from headrace.http.exchange import Exchange, Request
+from headrace.protocol import names, responses
+from headrace.protocol.offsets import Position
+from headrace.protocol.producers import ProducerState
+from headrace.subscriptions.membership import Member
+
+STREAMS_MAX: Final = 200  # more rows than a screen shows; about 40 KiB of answer
+LISTED_MAX: Final = 1000  # producers, forks and subscriptions of one stream; a count says if more
+METHODS: Final = "GET, HEAD, OPTIONS"
+Document = dict[str, Any]
+
+
+class Inspection:
+    def __init__(self, engine: Engine, stream_root: str) -> None:
+        self._engine = engine
+        self._root = f"{stream_root}/{names.CONTROL_PREFIX}/streams".encode()
+        self._forks = ForkIndex(engine)
+
+    def owns(self, target: bytes) -> bool:
+        return target.startswith(self._root) and target[len(self._root) :][:1] in (b"", b"?", b"/")
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        request.operation = "inspection"
+        if request.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed(METHODS)
+        path, _, query = request.target[len(self._root) :].partition(b"?")
+        if not path:
+            exchange.respond(responses.json_document(responses.OK, self._many(_names(query))))
+            return
+        name = names.decode_name(_utf8(path[1:]))
+        try:
+            document = self._one(self._find(name))
+        except (StreamNotFound, StreamDeleted) as refusal:
+            problem = responses.problem(refusal)
+            self._engine.settle(name, lambda: exchange.respond(problem))
+            return
+        exchange.respond(responses.json_document(responses.OK, document))
+
+    def _find(self, name: str) -> Stream:
+        stream = self._engine.find(name)
+        if not stream.born:
+            raise StreamNotFound(name)
+        return stream
+
+    def _many(self, wanted: list[str]) -> Document:
+        """Those of the wanted streams that exist, in brief."""
+        streams = []
+        for name in wanted:
+            try:
+                streams.append(self._summary(self._find(name)))
+            except (StreamNotFound, StreamDeleted):
+                continue
+        return {"now_ms": self._engine.clock.now_ms(), "streams": streams}
+
+    def _summary(self, stream: Stream) -> Document:
+        state = stream.state
+        lifetime, fork = state.config.lifetime, state.config.fork
+        return {
+            "stream": state.name,
+            "content_type": state.config.content_type,
+            "created_at_ms": state.created_at_ms,
+            "earliest_offset": state.floor.token(),
+            "tail_offset": stream.visible.token(),
+            "closed": stream.visible_closed,
+            "ttl_secs": lifetime.ttl_secs,
+            # A sliding TTL does not run while live readers are attached.
+            "expires_at_ms": None
+            if lifetime.ttl_secs is not None and stream.readers
+            else lifetime.deadline_ms(state.touched_ms),
+            "live_readers": len(stream.readers or ()),
+            "forked_from": None
+            if fork is None
+            else {"stream": fork.request.source, "offset": fork.point.token()},
+            "fork_count": stream.forks,
+        }
+
+    def _one(self, stream: Stream) -> Document:
+        state = stream.state
+        known = state.producers or {}
+        members = [w for w in stream.watchers or () if isinstance(w, Member)]
+        return {
+            **self._summary(stream),
+            "now_ms": self._engine.clock.now_ms(),
+            "stream_seq": state.stream_seq.decode("latin-1") if state.stream_seq else None,
+            "producer_count": len(known),
+            "producers": _producers(known, stream.visible),
+            "forks": [_fork(fork) for fork in islice(self._forks.of(stream), LISTED_MAX)],
+            "subscription_count": len(members),
+            "subscriptions": [_subscription(m, state.name) for m in members[:LISTED_MAX]],
+        }
+
+
+class ForkIndex:
+    """Which streams were forked from which. The engine itself only counts them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ids: dict[int, dict[str, int]] = {}
+        for stream in engine.streams.values():
+            self._add(stream)
+        engine.on_stream_created(self._add)
+
+    def of(self, source: Stream) -> list[Stream]:
+        """The forks of `source` that hold it, in the order they were made."""
+        ids = self._ids.get(source.state.id, {})
+        streams = self._engine.streams
+        found = [streams[n] for n, id in ids.items() if n in streams and streams[n].state.id == id]
+        return [fork for fork in found if fork.born]
+
+    def _add(self, stream: Stream) -> None:
+        fork = stream.state.config.fork
+        if fork is None or stream.source is None:
+            return
+        ids = self._ids.setdefault(fork.source_id, {})
+        # Forks come and go: what is gone is dropped before it outweighs what is there.
+        if len(ids) > 2 * stream.source.forks + LISTED_MAX:
+            ids = self._ids[fork.source_id] = {
+                kept.state.name: kept.state.id for kept in self.of(stream.source)
+            }
+        ids[stream.state.name] = stream.state.id
+
+
+def _names(query: bytes) -> list[str]:
+    try:
+        pairs = parse_qsl(_utf8(query), keep_blank_values=True, max_num_fields=STREAMS_MAX)
+    except ValueError:
+        raise InvalidRequest(f"One request names at most {STREAMS_MAX} streams.") from None
+    if not pairs or any(field != "name" for field, _ in pairs):
+        raise InvalidRequest("Name the streams to look at: ?name=first&name=second.")
+    return [name for _, name in pairs]
+
+
+def _utf8(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidName("The stream name is not UTF-8.") from None
+
+
+def _producers(known: dict[bytes, ProducerState], visible: Position) -> list[Document]:
+    found = []
+    for id, producer in islice(known.items(), LISTED_MAX):
+        receipts = producer.receipts
+        seq = producer.seq - (len(receipts) - bisect_right(receipts, visible))
+        if seq < 0:
+            continue  # nothing of this epoch is durable yet
+        receipt = producer.receipt(seq)
+        found.append(
+            {
+                "id": id.decode("utf-8", "replace"),
+                "epoch": producer.epoch,
+                "seq": seq,
+                "offset": receipt.token() if receipt else None,
+            }
+        )
+    return found
+
+
+def _fork(fork: Stream) -> Document:
+    origin = fork.state.config.fork
+    assert origin is not None, "the index holds forks"
+    return {
+        "stream": fork.state.name,
+        "offset": origin.point.token(),
+        "deleted": fork.state.deleted,
+        "fork_count": fork.forks,
+    }
+
+
+def _subscription(member: Member, name: str) -> Document:
+    subscription = member.subscription
+    link, delivery = subscription.links[name], subscription.delivery
+    wake = delivery.wake
+    return {
+        "id": subscription.id,
+        "type": subscription.config.kind,
+        "status": "failed" if subscription.is_failing else "active",
+        "acked_offset": link.acked_token,
+        "has_pending": link.is_pending,
+        "generation": delivery.generation,
+        "holder": wake.holder if wake else None,
+        "lease_until_ms": wake.lease_until_ms if wake else None,
+    }

@@ -1,0 +1,149 @@
+// The page: its parts, what the address names, the keys, the theme.
+
+import { h, icon, iconButton, replace, toast } from "./dom.js"
+import { Catalogue } from "./catalogue.js"
+import { Details } from "./details.js"
+import { createDialog, helpDialog, tokenDialog } from "./dialogs.js"
+import { StreamList } from "./list.js"
+import { Overview } from "./overview.js"
+import { Server, encodeName } from "./server.js"
+import { StreamView } from "./view.js"
+import { Statuses } from "./watch.js"
+
+const THEMES = ["auto", "dark", "light"]
+const STREAM_PREFIX = "#/stream/"
+
+class App {
+  constructor(server) {
+    this.server = server
+    this.catalogue = new Catalogue(server)
+    this.statuses = new Statuses(server)
+    const goTo = (stream) => this.goTo(stream)
+    this.list = new StreamList(this.catalogue, this.statuses, {
+      open: (name) => this.goTo(server.stream(name)),
+      create: () => this.create(),
+    })
+    this.view = new StreamView(server, { back: () => this.pane("list"), details: () => this.pane("details"), goTo })
+    this.details = new Details(server, this.view, { back: () => this.pane("main"), goTo })
+    this.overview = new Overview(server)
+    this.presence = h("div", { class: "presence", role: "status" })
+    this.tokenButton = iconButton("key", "Token", () => tokenDialog(server, null))
+    this.#build()
+    server.addEventListener("presence", () => this.#showPresence())
+    server.addEventListener("token", () => this.#showPresence())
+    server.addEventListener("token-needed", async ({ detail }) => detail.answer(await tokenDialog(server, detail.refused)))
+    addEventListener("hashchange", () => this.route())
+    addEventListener("keydown", (event) => this.#key(event))
+    this.#theme(localStorage.getItem("theme") ?? "auto")
+    this.#showPresence()
+  }
+
+  #build() {
+    replace(
+      document.getElementById("app"),
+      h(
+        "header",
+        { class: "top" },
+        h("a", { class: "brand", href: "#/", title: "Overview (o)" }, h("img", { src: "icon.svg", alt: "", width: "22", height: "22" }), h("span", {}, "Headrace")),
+        this.presence,
+        h("span", { class: "grow" }),
+        h("a", { class: "top-link", href: "#/" }, icon("chart"), h("span", {}, "Overview")),
+        this.tokenButton,
+        iconButton("theme", "Theme (t)", () => this.nextTheme()),
+        h("button", { type: "button", class: "icon-button", title: "Keys (?)", "aria-label": "Keys", on: { click: helpDialog } }, h("kbd", { "aria-hidden": "true" }, "?")),
+      ),
+      h("div", { class: "panes" }, this.list.element, h("main", { class: "main" }, this.overview.element, this.view.element), this.details.element),
+    )
+    this.view.table.addEventListener("message", ({ detail }) => this.view.showMessage(detail))
+  }
+
+  start() {
+    this.catalogue.start()
+    this.route()
+  }
+
+  /** Show what the address names. */
+  route() {
+    const { hash } = location
+    const name = hash.startsWith(STREAM_PREFIX) ? decode(hash.slice(STREAM_PREFIX.length)) : null
+    const stream = name ? this.server.stream(name) : null
+    document.body.dataset.page = stream ? "stream" : "overview"
+    this.overview.show(stream === null)
+    this.view.open(stream)
+    this.details.open(stream)
+    this.list.select(name)
+    if (!stream) document.title = "Headrace"
+    this.pane(stream || hash === "#/" ? "main" : "list")
+  }
+
+  goTo(stream) {
+    const hash = stream ? STREAM_PREFIX + encodeName(stream.name) : "#/"
+    if (location.hash === hash) this.route()
+    else location.hash = hash
+  }
+
+  create() {
+    const open = this.view.stream?.name ?? ""
+    createDialog(this.server, open.includes("/") ? open.slice(0, open.lastIndexOf("/") + 1) : "", (stream) => this.goTo(stream))
+  }
+
+  /** Which of the panes a small screen shows. */
+  pane(name) {
+    document.body.dataset.pane = name
+  }
+
+  #showPresence() {
+    const { away, hasToken } = this.server
+    document.body.classList.toggle("away", away)
+    this.tokenButton.classList.toggle("on", hasToken)
+    replace(this.presence, h("span", { class: `dot ${away ? "lost" : "open"}` }), away ? "Server away. Trying again …" : "Connected")
+  }
+
+  nextTheme() {
+    const theme = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]
+    localStorage.setItem("theme", theme)
+    this.#theme(theme)
+    toast(`Theme: ${theme === "auto" ? "as the system" : theme}`)
+  }
+
+  #theme(theme) {
+    document.documentElement.dataset.theme = THEMES.includes(theme) ? theme : "auto"
+  }
+
+  #key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return
+    if (event.target.closest("input, textarea, select")) return
+    const { view, list } = this
+    const keys = {
+      "/": () => list.focusSearch(),
+      f: () => view.stream && view.focusSearch(),
+      p: () => view.toggleLive(),
+      g: () => view.stream && view.jumpToStart(),
+      e: () => view.stream && view.jumpToEnd(),
+      a: () => view.stream && view.composer.focus(),
+      n: () => this.create(),
+      o: () => this.goTo(null),
+      t: () => this.nextTheme(),
+      "?": helpDialog,
+    }
+    const act = Object.hasOwn(keys, event.key) ? keys[event.key] : null
+    if (!act) return
+    event.preventDefault()
+    act()
+  }
+}
+
+function decode(encoded) {
+  try {
+    return decodeURIComponent(encoded)
+  } catch {
+    return encoded
+  }
+}
+
+try {
+  new App(await Server.find()).start()
+} catch (error) {
+  document.getElementById("app").replaceChildren(h("p", { class: "notice" }, `The stream browser cannot start: ${error.message}`))
+  throw error
+}

@@ -1,0 +1,245 @@
+// The left side: streams as a tree, with search, state and rate; it follows the registry.
+
+import { h, icon, replace } from "./dom.js"
+import { count, countdown, markText, plural } from "./format.js"
+import { Rows } from "./rows.js"
+import { sparkline } from "./charts.js"
+
+const ROW_HEIGHT = 30
+const AT_ONCE_MAX = 30 // a tree this small shows itself whole
+
+export class StreamList {
+  #nodes = []
+  #needle = ""
+  #active = null // path of the row the keyboard is on
+  #selected = null // path of the open stream
+  #unfolded = false
+
+  constructor(catalogue, statuses, { open, create }) {
+    this.catalogue = catalogue
+    this.statuses = statuses
+    this.open = open
+    this.search = h("input", {
+      type: "search",
+      placeholder: "Search streams",
+      "aria-label": "Search streams",
+      autocomplete: "off",
+      spellcheck: "false",
+      on: { input: () => this.#find(), keydown: (event) => this.#searchKey(event) },
+    })
+    this.spacer = h("div", { class: "spacer", role: "presentation" })
+    this.tree = h(
+      "div",
+      { class: "tree", role: "tree", tabindex: "0", "aria-label": "Streams", on: { keydown: (e) => this.#key(e) } },
+      this.spacer,
+    )
+    this.summary = h("p", { class: "list-summary", role: "status" }, "Reading the registry …")
+    this.element = h(
+      "nav",
+      { class: "list", "aria-label": "Streams" },
+      h(
+        "div",
+        { class: "list-tools" },
+        h("label", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")),
+        h(
+          "button",
+          { type: "button", class: "primary", title: "Create a stream (n)", on: { click: create } },
+          icon("plus"),
+          "New",
+        ),
+      ),
+      this.tree,
+      this.summary,
+    )
+    this.rows = new Rows(this.tree, this.spacer, ROW_HEIGHT, (index) => this.#row(index))
+    this.rows.onDraw = (first, end) => this.#seen(first, end)
+    catalogue.addEventListener("change", () => this.refresh())
+    statuses.addEventListener("change", () => this.#showStatuses())
+  }
+
+  /** The catalogue changed, or folders were opened. */
+  refresh() {
+    const { catalogue } = this
+    if (!this.#unfolded && catalogue.loaded) this.#unfold()
+    this.#nodes = this.#needle ? catalogue.matching(this.#needle) : catalogue.rows()
+    this.rows.reset()
+    this.rows.count = this.#nodes.length
+    const total = catalogue.entries.size
+    this.tree.classList.toggle("none", this.#nodes.length === 0)
+    replace(
+      this.summary,
+      catalogue.failure
+        ? `The registry cannot be read: ${catalogue.failure.message}`
+        : this.#needle
+          ? `${count(this.#nodes.length)} of ${plural(total, "stream")}`
+          : total || catalogue.loaded
+            ? plural(total, "stream")
+            : "Reading the registry …",
+    )
+  }
+
+  /** Once, when everything is known: a small tree is shown whole. */
+  #unfold() {
+    this.#unfolded = true
+    if (this.catalogue.entries.size > AT_ONCE_MAX) return
+    const visit = (folder) => {
+      folder.open = true
+      folder.children.forEach(visit)
+    }
+    visit(this.catalogue.root)
+  }
+
+  select(name) {
+    this.#selected = name
+    if (name !== null) {
+      this.#active = name
+      this.catalogue.reveal(name)
+    }
+    this.refresh()
+    const index = this.#nodes.findIndex((node) => node.path === name)
+    if (index >= 0) this.rows.scrollTo(index)
+  }
+
+  focusSearch() {
+    this.search.focus()
+    this.search.select()
+  }
+
+  #find() {
+    this.#needle = this.search.value.trim().toLowerCase()
+    this.tree.scrollTop = 0
+    this.refresh()
+  }
+
+  #searchKey(event) {
+    if (event.key === "ArrowDown" || event.key === "Enter") {
+      event.preventDefault()
+      this.tree.focus()
+      this.#move(0)
+      if (event.key === "Enter" && this.#nodes.length) this.#activate(this.#nodes[0])
+    } else if (event.key === "Escape") {
+      this.search.value = ""
+      this.#find()
+      this.tree.focus()
+    }
+  }
+
+  #key(event) {
+    const at = this.#nodes.findIndex((node) => node.path === this.#active)
+    const node = this.#nodes[at]
+    const page = Math.max(1, Math.floor(this.tree.clientHeight / ROW_HEIGHT) - 1)
+    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page }
+    if (event.ctrlKey || event.metaKey || event.altKey) return
+    if (event.key in moves) this.#move(at + moves[event.key])
+    else if (event.key === "Home") this.#move(0)
+    else if (event.key === "End") this.#move(this.#nodes.length - 1)
+    else if (event.key === "Enter" && node) this.#activate(node)
+    else if (event.key === "ArrowRight" && node?.children.size) {
+      if (node.open) this.#move(at + 1)
+      else this.#toggle(node)
+    } else if (event.key === "ArrowLeft" && node) {
+      if (node.open && node.children.size) this.#toggle(node)
+      else this.#move(this.#nodes.findIndex((other) => node.path.startsWith(`${other.path}/`) && other.depth === node.depth - 1))
+    } else return
+    event.preventDefault()
+  }
+
+  #move(to) {
+    if (!this.#nodes.length) return
+    const index = Math.max(0, Math.min(this.#nodes.length - 1, to))
+    this.#active = this.#nodes[index].path
+    this.rows.scrollTo(index)
+    this.rows.refresh()
+    this.rows.draw()
+  }
+
+  #activate(node) {
+    this.#active = node.path
+    if (node.entry) this.open(node.path)
+    else this.#toggle(node)
+  }
+
+  #toggle(node) {
+    node.open = !node.open
+    this.#active = node.path
+    this.refresh()
+  }
+
+  #row(index) {
+    const node = this.#nodes[index]
+    const isFolder = node.children.size > 0 && !this.#needle
+    const id = `row-${index}`
+    const active = node.path === this.#active
+    if (active) this.tree.setAttribute("aria-activedescendant", id)
+    const depth = this.#needle ? 0 : node.depth
+    const row = h(
+      "div",
+      {
+        id,
+        class: `tree-row${active ? " active" : ""}${node.entry ? "" : " folder"}`,
+        role: "treeitem",
+        "aria-level": depth + 1,
+        "aria-posinset": index + 1,
+        "aria-setsize": this.#nodes.length,
+        "aria-expanded": isFolder ? String(node.open) : null,
+        "aria-selected": String(node.path === this.#selected),
+        title: node.path,
+        on: { click: (event) => this.#click(event, node) },
+      },
+      isFolder ? h("span", { class: `twist${node.open ? " open" : ""}` }, icon("chevron")) : h("span", { class: "twist" }),
+      h("span", { class: "state" }),
+      h("span", { class: "tree-name" }, this.#needle ? markText(node.path, this.#needle) : node.name),
+      h("span", { class: "tree-facts" }),
+    )
+    row.style.setProperty("--depth", depth)
+    this.#showStatus(row, node)
+    return row
+  }
+
+  #click(event, node) {
+    this.tree.focus({ preventScroll: true })
+    if (node.children.size && !this.#needle && event.target.closest(".twist")) this.#toggle(node)
+    else this.#activate(node)
+  }
+
+  #seen(first, end) {
+    const names = this.#nodes.slice(first, end).filter((node) => node.entry)
+    this.statuses.want(names.map((node) => node.path))
+  }
+
+  #showStatuses() {
+    const [first, end] = this.rows.inSight
+    for (let at = first; at < end; at += 1) {
+      const row = this.rows.element(at)
+      if (row && this.#nodes[at]) this.#showStatus(row, this.#nodes[at])
+    }
+  }
+
+  #showStatus(row, node) {
+    const facts = row.querySelector(".tree-facts")
+    if (!node.entry) {
+      replace(facts, h("span", { class: "dim" }, count(node.size)))
+      return
+    }
+    const status = this.statuses.get(node.path)
+    if (!status) return
+    const word = stateWord(status)
+    replace(row.querySelector(".state"), h("span", { class: `dot ${word}`, role: "img", "aria-label": word, title: word }))
+    replace(
+      facts,
+      status.forked || status.forks ? h("span", { class: "mini", title: status.forked ? "forked" : "has forks" }, icon("fork")) : null,
+      status.rates.length > 1 ? sparkline(status.rates) : null,
+      h("span", { class: "tail", title: expiry(status) }, count(status.messages)),
+    )
+  }
+}
+
+function stateWord(status) {
+  if (status.closed) return "closed"
+  return status.expires ? "expiring" : "open"
+}
+
+function expiry(status) {
+  const size = plural(status.messages, "message")
+  return status.expiresAt ? `${size}; expires in ${countdown(status.expiresAt - Date.now())}` : size
+}
