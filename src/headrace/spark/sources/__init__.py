@@ -8,4 +8,6 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource
 
-SOURCES: tuple[type[DataSource], ...] = ()
+from headrace.spark.sources.streams import HeadraceSource
+
+SOURCES: tuple[type[DataSource], ...] = (HeadraceSource,)

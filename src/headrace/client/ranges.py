@@ -1,0 +1,110 @@
+"""Range reads and tails: what a batch job asks of a server, as steps of the client.
+
+These are additions of a Headrace server (docs/protocol.md): a range of a stream that ends exactly
+where it was planned to, each message with its length, and the tails of many streams at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from headrace.client.calls import OK, Target, ask
+from headrace.client.exchange import Steps
+from headrace.client.failures import BadAnswer
+from headrace.protocol.framed import MEDIA_TYPE
+from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
+from headrace.protocol.tails import STREAMS_MAX
+
+_TAILS_PER_REQUEST: Final = STREAMS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class FramedChunk:
+    """One answer of a range read: a framed body, and where it ends."""
+
+    body: bytes
+    next_offset: str
+    content_type: str
+    up_to_date: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """One stream in an answer about many; `problem` says why it has no tail."""
+
+    stream: str
+    next_offset: str = ""
+    earliest_offset: str = ""
+    content_type: str = DEFAULT_CONTENT_TYPE
+    closed: bool = False
+    messages: int = 0
+    bytes: int = 0
+    until_offset: str | None = None
+    problem: str | None = None
+    detail: str = ""
+
+
+def read_framed(
+    target: Target, offset: str, until: str | None = None, bytes_max: int | None = None
+) -> Steps[FramedChunk]:
+    """What follows `offset`, up to one chunk of the server and no further than `until`."""
+    params = {"offset": offset, "format": "framed"}
+    if until is not None:
+        params["until"] = until
+    if bytes_max is not None:
+        params["max_bytes"] = str(bytes_max)
+    answer = yield from ask(target, target.request("GET", params=params), (OK,))
+    next_offset = answer.headers.get("stream-next-offset")
+    if answer.headers.get("content-type") != MEDIA_TYPE or next_offset is None:
+        raise BadAnswer(target.url, "it is not framed; is this a Headrace server?")
+    return FramedChunk(
+        answer.body,
+        next_offset,
+        answer.headers.get("stream-content-type", DEFAULT_CONTENT_TYPE),
+        answer.flag("stream-up-to-date"),
+    )
+
+
+def tails(
+    target: Target, queries: Iterable[Mapping[str, Any]], *, wait: bool = False
+) -> Steps[list[Tail]]:
+    """Where each stream stands; with `wait`, once one of them has moved or the time is up.
+
+    `target` is the resource that answers for them; waiting is for as many as one request holds.
+    """
+    asked = list(queries)
+    found: list[Tail] = []
+    wait = wait and len(asked) <= _TAILS_PER_REQUEST
+    for first in range(0, len(asked), _TAILS_PER_REQUEST):
+        body = orjson.dumps({"streams": asked[first : first + _TAILS_PER_REQUEST]})
+        request = target.request(
+            "POST",
+            params={"live": "long-poll"} if wait else {},
+            body=body,
+            headers={"Content-Type": "application/json"},
+            timeout_secs=target.settings.timeouts.live_secs if wait else None,
+        )
+        answer = yield from ask(target, request, (OK,))
+        found += [_tail(target.url, entry) for entry in _streams_of(target.url, answer.body)]
+    return found
+
+
+def _streams_of(url: str, body: bytes) -> list[dict[str, Any]]:
+    try:
+        streams = orjson.loads(body)["streams"]
+    except (ValueError, KeyError, TypeError):
+        raise BadAnswer(url, "it does not name streams and their tails") from None
+    if not isinstance(streams, list):
+        raise BadAnswer(url, "it does not name streams and their tails")
+    return streams
+
+
+def _tail(url: str, entry: dict[str, Any]) -> Tail:
+    try:
+        return Tail(**{name: entry[name] for name in Tail.__slots__ if name in entry})
+    except TypeError:
+        raise BadAnswer(url, "an entry names no stream") from None

@@ -1,0 +1,121 @@
+"""Planning without input or output: offsets as Spark keeps them, budgets, partitions.
+
+A Spark offset says where each stream stands, `{"at": {stream: offset}}`. The end of a batch also
+says, in `from`, where those streams begin that the batch reads for the first time: Spark asks for
+the initial offset more than once, and only what stands in the end of a batch is the same when the
+batch is planned again. Spark compares offsets as text, so keys are sorted, and an end that says
+nothing new is the start itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from headrace.protocol.offsets import BEGINNING, START, parse_token
+
+SNAPSHOT: Final = "snapshot:"
+"""Stands before an offset that is reached through the snapshot there, not by reading."""
+PARTITION_BYTES: Final = 2 * 1024 * 1024  # below this a task costs more than it saves: 30 ms
+REQUEST_BYTES: Final = 64 * 1024  # what a request costs, in bytes that could be read instead
+
+SparkOffset = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of one stream, and how much it holds as far as that is known."""
+
+    stream: str
+    start: str
+    end: str
+    messages: int = 0
+    bytes: int = 0
+
+    @property
+    def weight(self) -> int:
+        return self.bytes + REQUEST_BYTES
+
+
+class StreamPartition(InputPartition):
+    """The ranges one task reads, in order."""
+
+    def __init__(self, spans: list[Span]) -> None:
+        self.spans = spans
+
+
+def initial(at: Mapping[str, str]) -> SparkOffset:
+    """Where a query begins that has no checkpoint."""
+    return {"at": dict(sorted(at.items())), "initial": True}
+
+
+def place(start: SparkOffset, spans: Iterable[Span]) -> SparkOffset:
+    """The end of a batch that reads `spans`."""
+    known = {} if start.get("initial") else start["at"]
+    ends = {span.stream: span.end for span in spans}
+    begins = {span.stream: span.start for span in spans if known.get(span.stream) != span.start}
+    end: SparkOffset = {"at": dict(sorted((start["at"] | ends).items()))}
+    if begins:
+        end["from"] = dict(sorted(begins.items()))
+    return end
+
+
+def spans_between(start: SparkOffset, end: SparkOffset) -> list[Span]:
+    """What a batch reads: every stream that stands further in `end` than in `start`."""
+    begins = end.get("from", {})
+    spans = []
+    for stream, at in end["at"].items():
+        first = begins.get(stream) or start["at"].get(stream, BEGINNING)
+        # An initial offset is a new answer each time; a stream without a beginning in the end
+        # of the first batch was not read by it.
+        if first != at and not (start.get("initial") and stream not in begins):
+            spans.append(Span(stream, first, at, bytes=_size(first, at)))
+    return spans
+
+
+def _size(start: str, end: str) -> int:
+    """Bytes between two offsets, to balance partitions by."""
+    first = start.removeprefix(SNAPSHOT)
+    begin = START if first == BEGINNING else parse_token(first)
+    return parse_token(end).bytes - begin.bytes
+
+
+def shares(pending: Mapping[str, int], budget: int) -> dict[str, int]:
+    """How much of `budget` each stream gets: in proportion to what waits, nobody nothing.
+
+    What is left over goes to those that still wait, in the order of their names.
+    """
+    total = sum(pending.values())
+    if total <= budget:
+        return dict(pending)
+    given = {name: max(1, count * budget // total) for name, count in pending.items()}
+    rest = budget - sum(given.values())
+    for name in sorted(given):
+        more = max(0, min(rest, pending[name] - given[name]))
+        given[name] += more
+        rest -= more
+    return given
+
+
+def packed(spans: Iterable[Span], count: int) -> list[StreamPartition]:
+    """Spans in at most `count` partitions of about equal weight; a span stays whole."""
+    weights = [0] * count
+    bins: list[list[Span]] = [[] for _ in range(count)]
+    # The heaviest first into the lightest bin; then by name, so that a plan repeats itself.
+    for span in sorted(spans, key=lambda span: (-span.weight, span.stream, span.start)):
+        lightest = weights.index(min(weights))
+        bins[lightest].append(span)
+        weights[lightest] += span.weight
+    return [StreamPartition(sorted(held, key=_in_order)) for held in bins if held]
+
+
+def _in_order(span: Span) -> tuple[str, str]:
+    return span.stream, span.start
+
+
+def partition_count(spans: Iterable[Span], least: int, most: int) -> int:
+    wanted = sum(span.weight for span in spans) // PARTITION_BYTES + 1
+    return max(least, min(wanted, most))

@@ -1,0 +1,168 @@
+"""Reading: the batch reader and the stream reader of the data source `headrace`.
+
+Planner, reader and task are different processes: everything a task needs travels in its
+partition, and connections are made where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.errors import HeadraceError, OffsetTrimmed, StreamDeleted, StreamNotFound
+from headrace.spark.streams.columns import Columns, arrow_schema, gathered
+from headrace.spark.streams.options import ReadOptions
+from headrace.spark.streams.plan import (
+    SNAPSHOT,
+    Span,
+    SparkOffset,
+    StreamPartition,
+    packed,
+    partition_count,
+    place,
+    spans_between,
+)
+from headrace.spark.streams.selection import selection_of
+from headrace.spark.streams.server import Server
+from headrace.spark.streams.snapshots import snapshot_rows
+from headrace.spark.streams.tracking import Bounds, DataLoss, StreamProblem, Tracker
+
+
+def read_partition(
+    options: ReadOptions, schema: pa.Schema, partition: StreamPartition
+) -> Iterator[pa.RecordBatch]:
+    server = Server(options.settings)
+    try:
+        yield from gathered(_batches(options, server, Columns(schema), partition))
+    finally:
+        server.close()
+
+
+def _batches(
+    options: ReadOptions, server: Server, columns: Columns, partition: StreamPartition
+) -> Iterator[pa.RecordBatch]:
+    for span in partition.spans:
+        try:
+            yield from _span_batches(server, columns, span)
+        except (StreamNotFound, StreamDeleted, OffsetTrimmed) as error:
+            if options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{span.stream}: {error} Its messages from {span.start} to {span.end} were "
+                    "planned for this batch. Set failOnDataLoss=false to go on without them."
+                ) from None
+        except HeadraceError as error:
+            raise StreamProblem(f"{span.stream}: {error}") from error
+
+
+def _span_batches(server: Server, columns: Columns, span: Span) -> Iterator[pa.RecordBatch]:
+    start = span.start
+    if start.startswith(SNAPSHOT):
+        start = start.removeprefix(SNAPSHOT)
+        yield from snapshot_rows(server, columns, span.stream, start)
+    for chunk in server.read_range(span.stream, start, span.end):
+        yield columns.of_frame(span.stream, chunk.content_type, chunk.body)
+
+
+def _partitions(
+    options: ReadOptions, tracker: Tracker, spans: list[Span]
+) -> Sequence[StreamPartition]:
+    count = partition_count(spans, options.partitions_min, options.partitions_max)
+    if spans and len(spans) < options.partitions_min:
+        # More partitions than streams were asked for: only then is a stream cut, because the
+        # pieces are read side by side and their order is lost.
+        pieces = -(-options.partitions_min // len(spans))
+        spans = [piece for span in spans for piece in tracker.split(span, pieces)]
+    return packed(spans, count)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        server = Server(self._options.settings)
+        try:
+            tracker = Tracker(self._options, server, selection_of(self._options, server))
+            start = tracker.initial()
+            end = place(start, tracker.pending(start, tracker.ending()))
+            return _partitions(self._options, tracker, spans_between(start, end))
+        finally:
+            server.close()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, StreamPartition), "partitions are our own"
+        return read_partition(self._options, self._schema, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver; `read` runs in the tasks and uses none of what the driver keeps."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._tracker_now: Tracker | None = None
+        self._server_now: Server | None = None
+        self._initial: SparkOffset | None = None
+        self._target: dict[str, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tracker_now": None, "_server_now": None}
+
+    @property
+    def _tracker(self) -> Tracker:
+        if self._tracker_now is None:
+            server = self._server_now = Server(self._options.settings)
+            selection = selection_of(self._options, server)
+            self._tracker_now = Tracker(self._options, server, selection)
+        return self._tracker_now
+
+    def initialOffset(self) -> SparkOffset:  # noqa: N802
+        # Asked for twice: a second answer of `latest` would leave out what came in between.
+        if self._initial is None:
+            self._initial = self._tracker.initial()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._options
+        if options.messages_max is not None:
+            return ReadMaxRows(options.messages_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._tracker.tail_offsets()
+
+    def latestOffset(self, start: SparkOffset, limit: ReadLimit) -> SparkOffset:  # noqa: N802
+        options = self._options
+        bounds = Bounds(options.messages_max, options.bytes_max)
+        if isinstance(limit, ReadAllAvailable):
+            bounds = Bounds()
+        return self._tracker.latest(start, bounds, self._target)
+
+    def reportLatestOffset(self) -> SparkOffset | None:  # noqa: N802
+        return {"at": dict(sorted(self._tracker.tail_offsets().items()))}
+
+    def partitions(self, start: SparkOffset, end: SparkOffset) -> Sequence[InputPartition]:
+        return _partitions(self._options, self._tracker, spans_between(start, end))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, StreamPartition), "partitions are our own"
+        return read_partition(self._options, self._schema, partition)
+
+    def stop(self) -> None:
+        if self._server_now is not None:
+            self._server_now.close()
+        self._server_now = self._tracker_now = None

@@ -1,0 +1,93 @@
+"""What the data source asks of the server: tails, ranges and which streams there are.
+
+The one place of the source that sends requests; made anew in each process that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from headrace.client import calls
+from headrace.client.calls import Appended, ProducerStamp, Target
+from headrace.client.driver import Driver
+from headrace.client.locate import locate
+from headrace.client.ranges import FramedChunk, Tail, read_framed, tails
+from headrace.client.settings import Settings
+from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
+from headrace.protocol.names import CONTROL_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    body: bytes
+    content_type: str
+    offset: str
+
+
+class Server:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._driver = Driver(settings)
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def target(self, stream: str) -> Target:
+        return Target(locate(self.settings, stream), self.settings)
+
+    def read_range(self, stream: str, start: str, end: str) -> Iterator[FramedChunk]:
+        """Chunks that hold exactly what stands from `start` to `end`."""
+        target = self.target(stream)
+        while start != end:
+            chunk = self._driver.run(read_framed(target, start, end))
+            yield chunk
+            if chunk.next_offset == start:
+                return
+            start = chunk.next_offset
+
+    def read_on(self, stream: str, start: str) -> Iterator[FramedChunk]:
+        """Chunks from `start` to the tail."""
+        target = self.target(stream)
+        while True:
+            chunk = self._driver.run(read_framed(target, start))
+            yield chunk
+            if chunk.up_to_date or chunk.next_offset == start:
+                return
+            start = chunk.next_offset
+
+    def tails(self, queries: Iterable[Mapping[str, Any]], *, wait: bool = False) -> list[Tail]:
+        root = f"{self.settings.url}{self.settings.stream_root}/{CONTROL_PREFIX}"
+        target = Target(f"{root}/tails", self.settings)
+        return self._driver.run(tails(target, queries, wait=wait))
+
+    def snapshot(self, stream: str, offset: str) -> Snapshot:
+        """What the stream's messages before `offset` amount to."""
+        at = self.target(stream)
+        target = Target(f"{at.url}/snapshot/{quote(offset, safe='')}", self.settings)
+        answer = self._driver.run(calls.ask(target, target.request("GET"), (calls.OK,)))
+        content_type = answer.headers.get("content-type", DEFAULT_CONTENT_TYPE)
+        return Snapshot(answer.body, content_type, offset)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def content_type(self, stream: str) -> str:
+        return self._driver.run(calls.head(self.target(stream))).content_type
+
+    def create(self, stream: str, content_type: str) -> str:
+        """Make sure that the stream is there; the content type it has."""
+        return self._driver.run(calls.create(self.target(stream), content_type)).content_type
+
+    def append(
+        self, stream: str, body: bytes, content_type: str, producer: ProducerStamp | None
+    ) -> Appended:
+        steps = calls.append(
+            self.target(stream),
+            body,
+            content_type,
+            producer=producer,
+            repeat_in_doubt=producer is None,
+        )
+        return self._driver.run(steps)

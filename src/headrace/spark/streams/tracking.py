@@ -1,0 +1,205 @@
+"""Where the selected streams stand, and how much of that one batch may take.
+
+A tracker lives as long as its reader. It looks at the tails of its streams, waits at them when
+there is nothing new, and cuts what is there to the bounds of a batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.client.ranges import Tail
+from headrace.protocol.offsets import BEGINNING, START
+from headrace.spark.streams.options import EARLIEST, LATEST, ReadOptions
+from headrace.spark.streams.plan import SNAPSHOT, Span, SparkOffset, initial, place, shares
+from headrace.spark.streams.selection import Selection
+from headrace.spark.streams.server import Server
+
+GONE: Final = frozenset({"stream-not-found", "stream-deleted", "bucket-not-found"})
+TRIMMED: Final = "offset-trimmed"
+_RETRY_SECS: Final = 0.2  # between two looks at a batch that is still too small
+
+
+class DataLoss(RuntimeError):
+    """Messages that a query was to read are not there any more."""
+
+
+class StreamProblem(RuntimeError):
+    """A stream cannot be read; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one batch may take; None is no bound."""
+
+    messages_max: int | None = None
+    bytes_max: int | None = None
+
+
+class Tracker:
+    def __init__(self, options: ReadOptions, server: Server, selection: Selection) -> None:
+        self._options = options
+        self._server = server
+        self._selection = selection
+        self._last_batch_secs = time.monotonic()
+
+    # -- where a query begins and ends -----------------------------------------------------------
+
+    def initial(self) -> SparkOffset:
+        starting = self._options.starting
+        if starting == EARLIEST:
+            return initial({})
+        if isinstance(starting, dict):
+            latest = {name for name, offset in starting.items() if offset == LATEST}
+            self._check_selected(starting)
+            return initial(starting | self.tail_offsets(latest))
+        return initial(self.tail_offsets(self._selection.names()))
+
+    def ending(self) -> dict[str, str]:
+        """Where each stream of a batch read ends."""
+        ending = self._options.ending
+        at = self.tail_offsets(self._selection.names())
+        if isinstance(ending, dict):
+            self._check_selected(ending)
+            at |= {name: offset for name, offset in ending.items() if offset != LATEST}
+        return at
+
+    def _check_selected(self, offsets: dict[str, str]) -> None:
+        unknown = sorted(offsets.keys() - self._selection.names())
+        if unknown:
+            raise StreamProblem(f"An offset is given for {unknown[0]}, which is not read here.")
+
+    def tail_offsets(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        names = self._selection.names() if names is None else names
+        found = self._server.tails({"stream": name} for name in sorted(names))
+        for tail in found:
+            if tail.problem is not None:
+                self._refuse(tail)
+        return {tail.stream: tail.next_offset for tail in found if tail.problem is None}
+
+    def _refuse(self, tail: Tail) -> None:
+        """A stream that cannot answer is an error, unless a loss of data is allowed."""
+        if tail.problem not in (*GONE, TRIMMED):
+            raise StreamProblem(f"{tail.stream}: {tail.detail}")
+        if self._options.fail_on_data_loss:
+            hint = "Set failOnDataLoss=false to go on without it"
+            if tail.problem == TRIMMED:
+                hint += ", or fromSnapshot=true to begin with the stream's snapshot"
+            raise DataLoss(f"{tail.stream}: {tail.detail} {hint}.")
+
+    # -- what is new -----------------------------------------------------------------------------
+
+    def latest(
+        self, start: SparkOffset, bounds: Bounds, target: dict[str, str] | None
+    ) -> SparkOffset:
+        """Where the next batch ends: `start` itself if there is nothing for one.
+
+        `target` is where a run ends that takes only what was there when it began.
+        """
+        spans = self.pending(start, target)
+        if target is None and not self._is_batch(spans):
+            if spans:
+                time.sleep(_RETRY_SECS)
+            else:
+                self._selection.wait(start["at"])
+                spans = self.pending(start, None)
+            if not self._is_batch(spans):
+                return start
+        if not spans:
+            return start
+        self._last_batch_secs = time.monotonic()
+        return place(start, self._cut(spans, bounds))
+
+    def _is_batch(self, spans: list[Span]) -> bool:
+        """Whether what waits is worth a batch: enough of it, or waiting for long enough."""
+        least = self._options.messages_min
+        if not spans or least is None or sum(span.messages for span in spans) >= least:
+            return bool(spans)
+        return time.monotonic() - self._last_batch_secs >= self._options.delay_max_secs
+
+    def pending(self, start: SparkOffset, target: dict[str, str] | None) -> list[Span]:
+        """What stands between `start` and the tails, or `target`."""
+        at = start["at"]
+        if target is None:
+            asked = self._selection.changed(at)
+        else:
+            asked = {name for name, end in target.items() if at.get(name) != end}
+        found = self._server.tails(
+            {"stream": name, "from": at.get(name, BEGINNING)} for name in sorted(asked)
+        )
+        spans = (self._span(tail, at, (target or {}).get(tail.stream)) for tail in found)
+        return [span for span in spans if span is not None]
+
+    def _span(self, tail: Tail, at: dict[str, str], end: str | None) -> Span | None:
+        first = at.get(tail.stream, BEGINNING)
+        if tail.problem == TRIMMED:
+            if not self._options.from_snapshot:
+                self._refuse(tail)
+            return self._kept(tail, end)
+        if tail.problem is not None:
+            self._refuse(tail)
+            return None
+        end = end or tail.next_offset
+        if not tail.messages or end <= max(first, START.token()):
+            return None
+        return Span(tail.stream, first, end, tail.messages, tail.bytes)
+
+    def _kept(self, tail: Tail, end: str | None) -> Span | None:
+        """What is left of a trimmed stream; before it comes its snapshot, if that is wanted."""
+        earliest = tail.earliest_offset
+        [kept] = self._server.tails([{"stream": tail.stream, "from": earliest}])
+        if kept.problem is not None:
+            self._refuse(kept)
+            return None
+        end = end or kept.next_offset
+        if self._options.from_snapshot:
+            first = f"{SNAPSHOT}{earliest}"
+            return Span(tail.stream, first, max(end, earliest), kept.messages + 1, kept.bytes)
+        if not kept.messages or end <= earliest:
+            return None
+        return Span(tail.stream, earliest, end, kept.messages, kept.bytes)
+
+    # -- cutting ---------------------------------------------------------------------------------
+
+    def _cut(self, spans: list[Span], bounds: Bounds) -> list[Span]:
+        """The spans, shortened so that all together keep the bounds."""
+        messages = _shortages({s.stream: s.messages for s in spans}, bounds.messages_max)
+        sizes = _shortages({s.stream: s.bytes for s in spans}, bounds.bytes_max)
+        cut = [s for s in spans if s.stream in messages or s.stream in sizes]
+        found = self._server.tails(_seek(s, messages, sizes) for s in cut)
+        ends = {tail.stream: tail.until_offset for tail in found}
+        return [replace(s, end=min(s.end, ends.get(s.stream) or s.end)) for s in spans]
+
+    def split(self, span: Span, pieces: int) -> list[Span]:
+        """One span as several, for a reader that wants more partitions than there are streams."""
+        if span.start.startswith(SNAPSHOT):
+            return [span]
+        size = max(1, span.bytes // pieces)
+        parts: list[Span] = []
+        first = span.start
+        while len(parts) < pieces - 1:
+            query = {"stream": span.stream, "from": first, "max_bytes": size}
+            end = self._server.tails([query])[0].until_offset
+            if end is None or end >= span.end:
+                break
+            parts.append(Span(span.stream, first, end, bytes=size))
+            first = end
+        return [*parts, Span(span.stream, first, span.end, bytes=size)]
+
+
+def _shortages(pending: dict[str, int], most: int | None) -> dict[str, int]:
+    """The share of each stream that gets less than it has."""
+    given = pending if most is None else shares(pending, most)
+    return {name: given[name] for name in pending if given[name] < pending[name]}
+
+
+def _seek(span: Span, messages: dict[str, int], sizes: dict[str, int]) -> dict[str, Any]:
+    query: dict[str, Any] = {"stream": span.stream, "from": span.start.removeprefix(SNAPSHOT)}
+    if span.stream in messages:
+        query["max_messages"] = messages[span.stream]
+    if span.stream in sizes:
+        query["max_bytes"] = sizes[span.stream]
+    return query

@@ -1,0 +1,181 @@
+"""Writing rows as messages: the data source's classes against a live server."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from headrace.spark.streams.bodies import BadRow, Chunker, json_body
+from headrace.spark.streams.options import OptionError
+from headrace.spark.streams.tracking import StreamProblem
+from headrace.spark.streams.writer import Written
+from tests.conftest import Serve
+from tests.http.helpers import client_of
+from tests.spark.helpers import batch_rows, put, schema_of, shipped, source, stored
+
+_numbers = count()
+ROWS = schema_of("stream string, value string")
+VALUES = schema_of("value string")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"spark/write/{next(_numbers)}"
+
+
+def batches(rows: list[dict[str, Any]], size: int) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_pylist(rows[i : i + size]) for i in range(0, len(rows), size)]
+
+
+def write(
+    http: httpx.Client, rows: list[dict[str, Any]], arrow_rows: int = 1000, **options: Any
+) -> Written:
+    """What one task does."""
+    schema = ROWS if "stream" in rows[0] else VALUES
+    writer = shipped(source(http, **options).writer(schema, overwrite=False))
+    written = writer.write(iter(batches(rows, arrow_rows)))
+    assert isinstance(written, Written)
+    return written
+
+
+def test_rows_become_messages_in_order(http: httpx.Client, name: str) -> None:
+    put(http, name)
+    rows = [{"value": json.dumps({"n": n})} for n in range(2500)]
+    written = write(http, rows, stream=name, chunkRows=1000)
+    assert (written.rows, written.appends, written.repeated) == (2500, 3, 0)
+    assert [message["n"] for message in stored(http, name)] == list(range(2500))
+
+
+def test_the_column_names_the_stream_and_the_option_overrides_it(
+    http: httpx.Client, name: str
+) -> None:
+    for suffix in ("a", "b", "c"):
+        put(http, f"{name}/{suffix}")
+    rows = [{"stream": f"{name}/{'ab'[n % 2]}", "value": str(n)} for n in range(10)]
+    write(http, rows)
+    assert stored(http, f"{name}/a") == [0, 2, 4, 6, 8]
+    assert stored(http, f"{name}/b") == [1, 3, 5, 7, 9]
+    write(http, rows, stream=f"{name}/c")
+    assert stored(http, f"{name}/c") == list(range(10))
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream"])
+def test_text_and_bytes_keep_one_message_per_row(
+    http: httpx.Client, name: str, content_type: str
+) -> None:
+    put(http, name, content_type=content_type)
+    rows = [{"value": text} for text in ("é,", "[1]", "x" * 300_000)]
+    write(http, rows, stream=name)
+    found = [row["value"] for row in batch_rows(http, subscribe=name)]
+    assert found == [row["value"].encode() for row in rows]
+
+
+def test_what_an_append_holds_does_not_depend_on_how_arrow_cut_the_rows(
+    http: httpx.Client, name: str
+) -> None:
+    rows = [{"value": str(n)} for n in range(100)]
+    put(http, name)
+    options = {"stream": name, "chunkRows": 30, "producerId": name}
+    assert write(http, rows, arrow_rows=7, **options).repeated == 0
+    again = write(http, rows, arrow_rows=100, **options)
+    assert (again.appends, again.repeated) == (4, 4)
+    assert stored(http, name) == list(range(100))
+
+
+def test_a_task_that_runs_again_writes_only_what_is_missing(http: httpx.Client, name: str) -> None:
+    put(http, name)
+    writer = source(http, stream=name, chunkRows=10).writer(VALUES, overwrite=False)
+    rows = [{"value": str(n)} for n in range(50)]
+    shipped(writer).write(iter(batches(rows[:20], 10)))
+    assert shipped(writer).write(iter(batches(rows, 10))).repeated == 2
+    assert stored(http, name) == list(range(50))
+
+
+def test_without_the_mechanism_a_task_that_runs_again_repeats_itself(
+    http: httpx.Client, name: str
+) -> None:
+    put(http, name)
+    options = {"stream": name, "exactlyOnce": "false"}
+    writer = source(http, **options).writer(VALUES, overwrite=False)
+    for _ in range(2):
+        writer.write(iter(batches([{"value": "1"}], 1)))
+    assert stored(http, name) == [1, 1]
+
+
+def test_a_stream_is_created_where_that_is_asked_for(http: httpx.Client, name: str) -> None:
+    with pytest.raises(StreamProblem, match=rf"{name}: There is no stream"):
+        write(http, [{"value": "1"}], stream=name)
+    write(http, [{"value": "1"}], stream=name, createStreams="true")
+    assert stored(http, name) == [1]
+    text = f"{name}/text"
+    write(http, [{"value": "1"}], stream=text, createStreams="true", contentType="text/plain")
+    assert http.head(f"/v1/stream/{text}").headers["Content-Type"] == "text/plain"
+
+
+def test_a_closed_stream_is_named_and_nothing_is_lost(http: httpx.Client, name: str) -> None:
+    put(http, name, b"1")
+    http.post(f"/v1/stream/{name}", headers={"Stream-Closed": "true"})
+    with pytest.raises(StreamProblem, match=rf"{name}.*closed"):
+        write(http, [{"value": "2"}], stream=name)
+    assert stored(http, name) == [1]
+
+
+def test_a_message_over_the_server_s_limit_is_named_and_none_of_its_append_is_written(
+    serve: Serve, name: str
+) -> None:
+    with client_of(serve(DS_LIMITS__MAX_BODY_BYTES="200000")) as http:
+        put(http, name)
+        rows = [{"value": "1"}, {"value": json.dumps("x" * 300_000)}]
+        with pytest.raises(StreamProblem, match=rf"{name}.*200000"):
+            write(http, rows, stream=name)
+        assert stored(http, name) in ([], [1])
+        # What went in before the large one is recognised when the rows come again.
+
+
+@pytest.mark.parametrize("value", ["{", "1,2", "", "nul", '{"a":1}]', "1],[2", None])
+def test_a_value_that_is_not_one_json_value_is_named(
+    http: httpx.Client, name: str, value: str | None
+) -> None:
+    put(http, name)
+    with pytest.raises(BadRow, match=name):
+        write(http, [{"value": "1"}, {"value": value}], stream=name)
+    assert stored(http, name) == []
+
+
+def test_values_that_only_together_are_json_are_refused() -> None:
+    with pytest.raises(BadRow):
+        json_body("s", [b"[1", b"2]"])
+    with pytest.raises(BadRow):
+        json_body("s", [b"[1", b"2]", b"3,4"])
+    assert json_body("s", [b" 1 ", b"[2]"]) == b"[ 1 ,[2]]"
+
+
+def test_chunks_end_by_rows_and_by_bytes_of_the_rows_alone() -> None:
+    values = [bytes(size) for size in (10, 10, 50, 10, 200, 10)]
+    for step in (1, 2, 6):
+        chunker, found = Chunker(3, 64), []
+        for first in range(0, 6, step):
+            found += list(chunker.add("s", values[first : first + step]))
+        found += [chunk for _, chunk in chunker.rest()]
+        sizes = [[len(value or b"") for value in chunk] for chunk in found]
+        assert sizes == [[10, 10], [50, 10], [200], [10]]
+
+
+def test_a_row_that_names_no_stream_is_refused(http: httpx.Client, name: str) -> None:
+    put(http, name)
+    with pytest.raises(StreamProblem, match="names no stream"):
+        write(http, [{"stream": name, "value": "1"}, {"stream": None, "value": "2"}])
+
+
+def test_what_cannot_be_written_is_refused_before_a_task_runs(http: httpx.Client) -> None:
+    with pytest.raises(OptionError, match="Streams only grow"):
+        source(http, stream="a").writer(VALUES, overwrite=True)
+    with pytest.raises(OptionError, match="column value"):
+        source(http, stream="a").writer(schema_of("value long"), overwrite=False)
+    with pytest.raises(OptionError, match="Name the stream"):
+        source(http).writer(VALUES, overwrite=False)
