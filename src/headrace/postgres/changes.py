@@ -32,6 +32,7 @@ T = TypeVar("T")
 # A transaction arrives in one go once it is committed; a pause this long ends a batch inside it.
 _REST_OF_TRANSACTION_SECS = 1.0
 _REREAD_SECS = 60.0
+_ASK_AGAIN_SECS = 0.05  # how far Postgres has sent, while a run waits for the end
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
 
@@ -114,13 +115,28 @@ class ChangeFeed:
             shapes = {t: describe(connection, t).fingerprint for t in self.slot.tables}
         return Position(generation.number, row, generation.lsn, 0, shapes)
 
+    def newest_lsn(self) -> int:
+        """The end of Postgres's log as it is now, so far as it is on disk: no sooner is it sent."""
+        with self.slot.connect() as connection:
+            row = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
+        assert row is not None
+        return lsn_number(row[0])
+
     def next_batch(
-        self, start: Position, *, rows_max: int, bytes_max: int, wait_secs: float
+        self,
+        start: Position,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        wait_secs: float,
+        until: int | None = None,
     ) -> Batch:
-        """The batch after `start`, which is durable at the consumer; empty after `wait_secs`."""
-        return self._retrying(
-            lambda: self._next_batch(start, rows_max, bytes_max, wait_secs), wait_secs
-        )
+        """The batch after `start`, which is durable at the consumer; empty after `wait_secs`.
+
+        With `until`, a position in the log, it is empty only once everything before it was given.
+        """
+        bounds = _Bounds(rows_max, bytes_max, wait_secs, until)
+        return self._retrying(lambda: self._next_batch(start, bounds), wait_secs)
 
     def reread(self, start: Position, end: Position) -> list[Change]:
         """The changes of a batch planned earlier, after a restart or in another process.
@@ -134,20 +150,21 @@ class ChangeFeed:
             self._reader.close()
             self._reader = None
 
-    def _next_batch(
-        self, start: Position, rows_max: int, bytes_max: int, wait_secs: float
-    ) -> Batch:
+    def _next_batch(self, start: Position, bounds: _Bounds) -> Batch:
         generation = self._in_force(start)
         if generation.number != start.generation:
-            return self._snapshot_batch(start, self._first(generation, row=0), generation, rows_max)
+            first = self._first(generation, row=0)
+            return self._snapshot_batch(start, first, generation, bounds.rows_max)
         if start.row < generation.rows:
-            return self._snapshot_batch(start, start, generation, rows_max)
+            return self._snapshot_batch(start, start, generation, bounds.rows_max)
         if generation.staged:
             self.slot.release_snapshot()
             self._generation = replace(generation, staged=False)
+        if bounds.until is not None and start.lsn >= bounds.until:
+            return Batch(start, start, [])
         reader = self._reader_at(start)
         reader.acknowledge(start.lsn)
-        return self._collect(reader, start, rows_max, bytes_max, wait_secs)
+        return self._collect(reader, start, bounds)
 
     def _in_force(self, start: Position) -> Generation:
         """The generation to read from: the consumer's, or the one that follows a lost slot."""
@@ -194,16 +211,18 @@ class ChangeFeed:
         self._read_to = collected.position
         return collected.changes
 
-    def _collect(
-        self, reader: Replication, start: Position, rows_max: int, bytes_max: int, wait_secs: float
-    ) -> Batch:
+    def _collect(self, reader: Replication, start: Position, bounds: _Bounds) -> Batch:
         collected = _Collector(start)
-        deadline = time.monotonic() + wait_secs
-        while len(collected.changes) < rows_max and collected.size_bytes < bytes_max:
+        deadline = time.monotonic() + bounds.wait_secs
+        while not bounds.is_full(collected):
             message = reader.receive(collected.patience_secs(deadline))
-            if message is None:
+            if message is not None:
+                collected.take(self._decoder.feed(message))
+            elif collected.changes or bounds.until is None or reader.sent_lsn >= bounds.until:
                 break
-            collected.take(self._decoder.feed(message))
+            else:
+                deadline = time.monotonic() + _ASK_AGAIN_SECS
+                reader.acknowledge(start.lsn)
         if not collected.changes:
             # Nothing for us up to here: let Postgres have its log back, though we stay where we
             # are. A quiet table beside a busy one would otherwise hold the log for ever.
@@ -244,6 +263,19 @@ class ChangeFeed:
                     raise
             time.sleep(pause)
             pause = min(2 * pause, _LAST_RETRY_SECS)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Where a batch must end, and how long to wait for its first row."""
+
+    rows_max: int
+    bytes_max: int
+    wait_secs: float
+    until: int | None
+
+    def is_full(self, collected: _Collector) -> bool:
+        return len(collected.changes) >= self.rows_max or collected.size_bytes >= self.bytes_max
 
 
 class _Collector:

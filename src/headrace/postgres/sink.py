@@ -102,8 +102,9 @@ def write(
 ) -> Written:
     """Write one partition of one batch, outlasting a Postgres that is away.
 
-    Rows that Postgres refuses are handed to `reject` before the rest is committed, so that they
-    are safe first; without it the batch fails and names the row. Without a claim, every call adds.
+    Rows that Postgres refuses are handed to `reject`, which is called once before the rest is
+    committed, so that they are safe first; without it the batch fails and names the row. Without
+    a claim, every call adds.
     """
     deadline = time.monotonic() + target.retry_secs
     pause = _FIRST_RETRY_SECS
@@ -144,7 +145,7 @@ def _write(
             for batch in batches
             if batch.num_rows
         )
-        if rejected and reject is not None:
+        if reject is not None:
             reject(rejected)
     return Written(rows, rejected)
 

@@ -1,0 +1,99 @@
+"""Records that cannot go where they should: kept in a stream, with the reason.
+
+Sent before the batch they came in is committed, under a producer of that batch, so that they are
+neither lost nor doubled when the batch comes again.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.client import Client, ProducerStamp, Settings, Stream
+from headrace.errors import StreamNotFound
+from headrace.postgres.sink import Claim, Rejected
+
+_ROWS_PER_APPEND = 200
+_APPEND_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """The stream bad records go to."""
+
+    settings: Settings
+    stream: str
+
+    @contextmanager
+    def of(self, claim: Claim | None) -> Iterator[Aside]:
+        """What is set aside of one partition of one batch."""
+        with Client(settings=self.settings) as client:
+            yield Aside(client.stream(self.stream), claim)
+
+
+@dataclass
+class Aside:
+    _stream: Stream
+    _claim: Claim | None
+    _sifted: list[Rejected] = field(default_factory=list)
+    sent: int = 0
+
+    def sift(self, batch: pa.RecordBatch, reason_column: str) -> pa.RecordBatch:
+        """The rows without a reason against them; the others are remembered."""
+        if not reason_column:
+            return batch
+        reasons = batch.column(reason_column)
+        rest = batch.drop_columns([reason_column])
+        if reasons.null_count == len(reasons):
+            return rest
+        is_bad = pc.is_valid(reasons)
+        rows, why = rest.filter(is_bad).to_pylist(), reasons.filter(is_bad).to_pylist()
+        self._sifted += [Rejected(row, reason) for row, reason in zip(rows, why, strict=True)]
+        return rest.filter(pc.invert(is_bad))
+
+    def send(self, rejected: list[Rejected]) -> None:
+        """Append what was sifted and what Postgres refused."""
+        records = [_record(bad) for bad in (*self._sifted, *rejected)]
+        self.sent = len(records)
+        for seq, chunk in enumerate(_chunks(records)):
+            self._append(b"[" + b",".join(chunk) + b"]", seq)
+
+    def _append(self, body: bytes, seq: int) -> None:
+        stamp = None
+        if self._claim is not None:
+            producer = f"quarantine-{self._claim.writer}-{self._claim.partition}"
+            stamp = ProducerStamp(producer, self._claim.batch, seq)
+        try:
+            self._stream.append(body, producer=stamp)
+        except StreamNotFound:
+            self._stream.create("application/json")
+            self._stream.append(body, producer=stamp)
+
+
+def _chunks(records: list[bytes]) -> Iterator[list[bytes]]:
+    """By fixed rules, so that a batch that comes again is cut alike."""
+    chunk: list[bytes] = []
+    size = 0
+    for record in records:
+        if chunk and (len(chunk) == _ROWS_PER_APPEND or size + len(record) > _APPEND_BYTES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += len(record)
+    if chunk:
+        yield chunk
+
+
+def _record(bad: Rejected) -> bytes:
+    return msgspec.json.encode({"reason": bad.reason, "record": bad.row}, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

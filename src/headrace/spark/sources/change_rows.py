@@ -1,0 +1,69 @@
+"""The rows both change sources give, and how they travel in a partition.
+
+A batch is read once, where it is planned, and goes to the task inside its partition: a slot has
+one reader at a time, so a task cannot read it while the planner holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace.postgres.pgoutput import Change
+
+# As types, not as text: parsing text needs a session, which planners and tasks do not have.
+SCHEMA = StructType(
+    [
+        StructField("table", StringType()),
+        StructField("op", StringType()),
+        StructField("key", StringType()),
+        StructField("value", StringType()),
+        StructField("old", StringType()),
+        StructField("unchanged", ArrayType(StringType())),
+        StructField("lsn", StringType()),
+        StructField("seq", IntegerType()),
+        StructField("xid", LongType()),
+        StructField("committed_at", TimestampType()),
+    ]
+)
+
+
+class ChangePartition(InputPartition):
+    """Changes as Arrow, in the bytes of one partition."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        super().__init__(None)
+        self._data = _packed(changes)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        with pa.ipc.open_stream(self._data) as reader:
+            yield from reader
+
+
+def partitions(changes: Sequence[Change]) -> list[InputPartition]:
+    """One partition: a log has one order, and it is kept."""
+    return [ChangePartition(changes)] if changes else []
+
+
+def _packed(changes: Sequence[Change]) -> bytes:
+    schema = to_arrow_schema(SCHEMA, timezone="UTC")
+    columns: list[Any] = list(zip(*changes, strict=True))
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed

@@ -1,0 +1,117 @@
+"""The data source `headrace_postgres_changes`: a streaming read of tables by logical replication.
+
+Planning and reading are `headrace.postgres.changes`; here is only what Spark asks for and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.postgres.changes import Batch, ChangeFeed, Position
+from headrace.postgres.slots import Slot
+from headrace.spark.options import Options
+from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitions
+
+NAME = "headrace_postgres_changes"
+OPTIONS = frozenset(
+    {
+        "url", "slot", "tables", "snapshot", "origin", "onLostSlot", "maxChangesPerTrigger",
+        "maxBytesPerTrigger", "pollMs", "retrySecs",
+    }
+)  # fmt: skip
+
+
+class PostgresChanges(DataSource):
+    """Inserts, updates, deletes, truncates and schema changes of tables, from their snapshot on."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return ChangesReader(Options(NAME, self.options, OPTIONS))
+
+
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options) -> None:
+        self._url = options.required("url", "postgresql://user:password@localhost/database")
+        self._slot_name = options.text("slot", "headrace")
+        self._tables = options.names("tables")
+        self._snapshot = options.choice("snapshot", ("initial", "never")) == "initial"
+        self._origin = options.choice("origin", ("none", "any"))
+        self._recover = options.choice("onLostSlot", ("snapshot", "fail")) == "snapshot"
+        self._rows_max = options.number("maxChangesPerTrigger", 50_000)
+        self._bytes_max = options.number("maxBytesPerTrigger", 64 * 1024 * 1024)
+        self._poll_secs = options.number("pollMs", 5_000, least=0) / 1000
+        self._retry_secs = options.number("retrySecs", 60, least=0)
+        self._until: int | None = None
+        self._planned: Batch | None = None
+        self._opened: ChangeFeed | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the reader, too, but never its connection or what it has read."""
+        return self.__dict__ | {"_opened": None, "_planned": None}
+
+    @property
+    def _feed(self) -> ChangeFeed:
+        if self._opened is None:
+            slot = Slot(self._url, self._slot_name, self._tables, snapshot=self._snapshot)
+            self._opened = ChangeFeed(
+                slot,
+                origin=self._origin,
+                recover_lost_slot=self._recover,
+                retry_secs=self._retry_secs,
+            )
+        return self._opened
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._feed.begin().offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._until = self._feed.newest_lsn()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
+        self._planned = self._feed.next_batch(
+            Position.of(start),
+            rows_max=rows_max,
+            bytes_max=self._bytes_max,
+            wait_secs=self._poll_secs,
+            until=self._until,
+        )
+        return self._planned.end.offset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = Position.of(start), Position.of(end)
+        planned = self._planned
+        if planned is not None and (planned.start, planned.end) == (first, last):
+            return partitions(planned.changes)
+        return partitions(self._feed.reread(first, last))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ChangePartition)
+        return partition.batches()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the slot moves when the next batch is planned, which is when Spark has
+        written down that this one is done."""
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()

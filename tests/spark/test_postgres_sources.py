@@ -1,0 +1,184 @@
+"""Postgres as Spark sees it: changes out, rows in, through a real session."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.client import Client
+from headrace.testing.server import ServerProcess
+
+pytestmark = pytest.mark.slow
+
+
+def execute(url: str, *queries: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for query in queries:
+            connection.execute(query.encode())
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def drop_last_commit(checkpoint: Path) -> None:
+    """What a crash between the last batch's write and its commit leaves behind."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+class Follower:
+    """A query over the change source that keeps what each batch held."""
+
+    def __init__(self, spark: SparkSession, url: str, checkpoint: Path, **options: str) -> None:
+        self._spark, self._checkpoint = spark, checkpoint
+        self._options = {"url": url, "slot": "spark", "tables": "items"} | options
+        self.batches: list[tuple[int, list[tuple[str, int | None]]]] = []
+
+    def run(self) -> list[tuple[str, int | None]]:
+        self.batches = []
+        reader = self._spark.readStream.format("headrace_postgres_changes")
+        query = (
+            reader.options(**self._options)
+            .load()
+            .writeStream.foreachBatch(self._keep)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        return [row for _, batch in self.batches for row in batch]
+
+    def _keep(self, batch: DataFrame, number: int) -> None:
+        found = batch.select("op", "value").collect()
+        values = [(op, json.loads(value)["id"] if value else None) for op, value in found]
+        self.batches.append((number, values))
+
+
+def test_changes_come_once_through_restarts_and_a_batch_done_again(
+    spark: SparkSession, database: str, tmp_path: Path
+) -> None:
+    execute(
+        database,
+        "create table items (id int primary key, title text)",
+        "insert into items values (1, 'a'), (2, 'b')",
+    )
+    follower = Follower(spark, database, tmp_path, maxChangesPerTrigger="3")
+    assert follower.run() == [("snapshot", 1), ("snapshot", 2)]
+    execute(
+        database,
+        "insert into items select n from generate_series(3, 6) n",
+        "delete from items where id = 3",
+    )
+    expected = [("insert", 3), ("insert", 4), ("insert", 5), ("insert", 6), ("delete", None)]
+    assert follower.run() == expected
+    number, last = follower.batches[-1]
+    drop_last_commit(tmp_path)
+    execute(database, "insert into items values (7)")
+    follower.run()
+    assert follower.batches == [(number, last), (number + 1, [("insert", 7)])]
+    assert follower.run() == []
+
+
+class Loader:
+    """A query that loads files of JSON lines into a table, one file a batch."""
+
+    def __init__(self, spark: SparkSession, url: str, home: Path, **options: str) -> None:
+        self._spark, self._home = spark, home
+        self._options = {"url": url, "table": "events"} | options
+        self._files = 0
+        (home / "in").mkdir()
+
+    def add(self, *documents: dict[str, Any]) -> None:
+        text = "\n".join(json.dumps(document) for document in documents)
+        (self._home / "in" / f"{self._files}.json").write_text(text)
+        self._files += 1
+
+    def run(self) -> None:
+        source = self._spark.readStream.schema("id int, note string, reason string")
+        frame = source.option("maxFilesPerTrigger", 1).json(str(self._home / "in"))
+        if "reasonColumn" not in self._options:
+            frame = frame.drop("reason")
+        query = (
+            frame.writeStream.format("headrace_postgres")
+            .options(**self._options)
+            .option("checkpointLocation", str(self._home / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+
+    def repeat_last(self) -> None:
+        drop_last_commit(self._home / "checkpoint")
+        self.run()
+
+
+@pytest.mark.parametrize(("exactly_once", "copies"), [("true", 1), ("false", 2)])
+def test_a_batch_done_again_is_in_once_and_only_thanks_to_the_ledger(
+    spark: SparkSession, database: str, tmp_path: Path, exactly_once: str, copies: int
+) -> None:
+    execute(database, "create table events (id int, note text)")
+    loader = Loader(spark, database, tmp_path, exactlyOnce=exactly_once)
+    loader.add({"id": 1, "note": "a"})
+    loader.add({"id": 2, "note": None})
+    loader.run()
+    loader.repeat_last()
+    found = rows(database, "select id, note, count(*) from events group by 1, 2 order by 3, 1")
+    assert sum(count for _, _, count in found) == 1 + copies
+    assert {(id_, note) for id_, note, _ in found} == {(1, "a"), (2, None)}
+
+
+def test_a_lost_checkpoint_is_a_loud_refusal_when_the_writer_has_a_name(
+    spark: SparkSession, database: str, tmp_path: Path
+) -> None:
+    execute(database, "create table events (id int, note text)")
+    loader = Loader(spark, database, tmp_path, writer="loader")
+    loader.add({"id": 1})
+    loader.run()
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Exception, match="another checkpoint"):
+        loader.run()
+    assert rows(database, "select id from events") == [(1,)]
+
+
+def test_bad_records_go_aside_once_with_the_reason(
+    spark: SparkSession, database: str, server: ServerProcess, tmp_path: Path
+) -> None:
+    execute(database, "create table events (id int check (id < 100), note text)")
+    loader = Loader(
+        spark,
+        database,
+        tmp_path,
+        reasonColumn="reason",
+        quarantineUrl=server.url,
+        quarantineStream="bad-records",
+    )
+    loader.add({"id": 1}, {"id": 2, "reason": "not wanted"}, {"id": 100}, {"id": 3})
+    loader.run()
+    loader.repeat_last()
+    assert rows(database, "select id from events order by id") == [(1,), (3,)]
+    with Client(server.url) as client:
+        aside = client.stream("bad-records").read_json()
+    assert [bad["record"]["id"] for bad in aside] == [2, 100]
+    assert aside[0]["reason"] == "not wanted"
+    assert "check constraint" in aside[1]["reason"]
+
+
+def test_foreach_batch_can_upsert_exactly_once(spark: SparkSession, database: str) -> None:
+    execute(database, "create table totals (minute int primary key, n int)")
+    frame = spark.createDataFrame([(1, 10), (2, 20)], "minute int, n int").coalesce(1)
+    options = {"url": database, "table": "totals", "mode": "upsert", "keys": "minute"}
+    again = frame.selectExpr("minute", "n * 100 as n")
+    for batch, rows_of_batch in ((0, frame), (1, again), (1, frame)):
+        rows_of_batch.write.format("headrace_postgres").mode("append").options(
+            **options, writer="totals", batch=str(batch)
+        ).save()
+    assert rows(database, "select * from totals order by 1") == [(1, 1000), (2, 2000)]
