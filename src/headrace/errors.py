@@ -379,6 +379,30 @@ class StoredBytesDamaged(Corrupt):
 
 
 @dataclass(eq=False)
+class StoredBytesUnreadable(Corrupt):
+    place: str
+    reason: str
+
+    @property
+    def detail(self) -> str:
+        return f"Stored bytes cannot be read: {self.place}: {self.reason}."
+
+
+@dataclass(eq=False)
+class StorageFailed(Unavailable):
+    """Storage failed before this was asked for; nothing more is written."""
+
+    retry_after_secs: int = 5
+
+    @property
+    def detail(self) -> str:
+        return (
+            "Storage has failed and nothing more is written. Reads go on until the server stops, "
+            "which it is about to do."
+        )
+
+
+@dataclass(eq=False)
 class CommitFailed(Indeterminate):
     """Storage could not confirm a change; the server stops rather than guess."""
 

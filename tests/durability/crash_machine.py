@@ -190,7 +190,7 @@ class Machine:
             command(reply)
         except HeadraceError as refusal:
             error = refusal
-            self.engine.settle(name, lambda: reply(error))
+            self.engine.settle(name, lambda: reply(error), reply)
         finally:
             rests_on[:] = [self.witness.by_name.get(one, 0) for one in (name, *also)]
 

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.errors import StoredBytesDamaged
+from headrace.engine.reads import Chunk
+from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
+from headrace.protocol.requests import Append, Create
+from headrace.storage import stream_files
 from headrace.storage.catalog import Catalog
 from headrace.storage.disk import Disk
 from headrace.storage.frames import Frame
@@ -111,3 +114,38 @@ def test_a_machine_that_is_not_disturbed_answers_everything() -> None:
     machine.finish()
     machine.disk.kill()
     machine.start()
+
+
+def test_streams_that_come_and_go_leave_no_bytes_behind() -> None:
+    """Bytes that wait for a checkpoint are bounded: those of deleted streams must not count."""
+    machine = Machine(1)
+    machine.start()
+    for _ in range(20):
+        machine.create("a", Create(b"x" * 100, "text/plain"))
+        machine.append("a", Append(b"y" * 100))
+        machine.loop.run()
+        machine.engine.sweep()
+        machine.delete("a")
+        machine.loop.run()
+    assert machine.storage.unflushed_bytes < 2000
+
+
+def test_a_stream_whose_file_is_gone_says_so_and_others_go_on() -> None:
+    machine = Machine(1)
+    machine.segment_bytes = 700
+    machine.start()
+    for name in ("a", "b"):
+        machine.create(name, Create(b"x" * 100, "text/plain"))
+        for _ in range(20):
+            machine.append(name, Append(b"y" * 100))
+            machine.loop.run()
+    machine.engine.sweep()
+    machine.loop.run()
+    lost = f"{stream_files.path(machine.engine.streams['a'].state.id, 'data')}"
+    machine.disk.remove(lost)
+    machine.read("a")
+    machine.read("b")
+    machine.loop.run()
+    (_, one), (_, other) = machine.answers[-2:]
+    assert isinstance(one, StoredBytesUnreadable)
+    assert isinstance(other, Chunk)

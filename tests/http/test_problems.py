@@ -117,7 +117,7 @@ ELSEWHERE = {
     "not-found", "malformed-http", "request-timeout", "unsupported-transfer-coding", "overloaded",
     "rate-limited", "memory-full", "offset-trimmed", "draining", "internal-fault",
     "stored-bytes-damaged", "insufficient-storage", "directory-locked", "storage-read-only",
-    "commit-failed", "directory-mismatch",
+    "commit-failed", "directory-mismatch", "storage-failed", "stored-bytes-unreadable",
 }  # fmt: skip
 ROWS = {row.name: row for row in PROBLEMS.values()}
 

@@ -57,6 +57,7 @@ from headrace.storage.base import (
     Removed,
     Storage,
     Trimmed,
+    ignore,
 )
 
 
@@ -170,18 +171,26 @@ class Engine:
         if state.deleted:
             raise StreamDeleted(name)
         if state.config.lifetime is not FOREVER and stream.is_expired(self.clock.now_ms()):
-            self._remove(stream, _ignore)
+            self._remove(stream, ignore)
             return self.find(name)
         return stream
 
-    def settle(self, name: str, done: Callable[[], None]) -> None:
-        """Call `done` once whatever is known of `name` is durable: that it is, or is not, there."""
+    def settle(
+        self,
+        name: str,
+        done: Callable[[], None],
+        failed: Callable[[HeadraceError], None] = ignore,
+    ) -> None:
+        """Call `done` once whatever is known of `name` is durable: that it is, or is not, there.
+
+        `failed` is called instead where that will never be known.
+        """
         leaving, stream = self._leaving.get(name), self.streams.get(name)
         settle = self._storage.settle
         if leaving is not None and stream is not None:
-            settle(leaving.log, lambda: settle(stream.log, done))
+            settle(leaving.log, lambda: settle(stream.log, done, failed), failed)
         elif leaving is not None or stream is not None:
-            settle((leaving or self.streams[name]).log, done)
+            settle((leaving or self.streams[name]).log, done, failed)
         else:
             done()
 
@@ -229,7 +238,7 @@ class Engine:
             if not isinstance(outcome, HeadraceError):
                 self.touch(stream)
             # A refusal or a repeat says what the stream is: it must be that for certain.
-            self._storage.settle(stream.log, lambda: reply(outcome))
+            self._storage.settle(stream.log, lambda: reply(outcome), reply)
             return
         stored_bytes = self.stored_bytes + len(outcome.data)
         if stored_bytes > self._memory_bytes_max:
@@ -300,9 +309,9 @@ class Engine:
         if command.fork is not None:
             # What is said of a fork may rest on its source: that it is gone, or of another type.
             source = command.fork.source
-            self.settle(source, lambda: self.settle(name, lambda: reply(outcome)))
+            self.settle(source, lambda: self.settle(name, lambda: reply(outcome), reply), reply)
             return
-        self.settle(name, lambda: reply(outcome))
+        self.settle(name, lambda: reply(outcome), reply)
 
     def _confirm_existing(self, name: str, command: Create) -> Stream | None:
         if name == REGISTRY_NAME:
@@ -388,7 +397,7 @@ class Engine:
                 self._create(name, command, config, source, reply)
             except HeadraceError as error:
                 refusal = error
-                self.settle(origin.name, lambda: reply(refusal))
+                self.settle(origin.name, lambda: reply(refusal), reply)
 
         self._reads.lengths(source, anchor, count, resolved)
 
@@ -450,13 +459,13 @@ class Engine:
             self._remove(self.find(name), _translate(Deleted(name), reply))
         except HeadraceError as refusal:
             error = refusal
-            self.settle(name, lambda: reply(error))
+            self.settle(name, lambda: reply(error), reply)
 
     def sweep(self, streams_max: int = 1000) -> int:
         """Remove streams whose time is over, at most `streams_max` at once; how many went."""
         over = self._expiring.pop_over(self.clock.now_ms(), streams_max)
         for stream in over:
-            self._remove(stream, _ignore)
+            self._remove(stream, ignore)
         self._storage.tick()
         return len(over)
 
@@ -478,7 +487,7 @@ class Engine:
             # Its name is free from now on, and whoever is told so must be told for certain.
             self._leaving[source.state.name] = source
             gone = Removed(source.state, whole=True)
-            self._storage.commit(source.log, gone, (source, gone, _ignore))
+            self._storage.commit(source.log, gone, (source, gone, ignore))
 
     def _release(self, stream: Stream) -> list[Stream]:
         """Take a stream out; deleted sources whose last fork it was follow it."""
@@ -512,7 +521,3 @@ class Engine:
 def _translate(success: T, reply: Callable[[T | HeadraceError], None]) -> Callable[[object], None]:
     """A reply to a commit: what the client is told, unless it failed."""
     return lambda outcome: reply(outcome if isinstance(outcome, HeadraceError) else success)
-
-
-def _ignore(_: object) -> None:
-    """Nobody waits for what the server does by itself."""

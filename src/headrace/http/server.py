@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 # Descriptors kept for everything that is not a client: the listener, logs, webhooks, files.
 RESERVED_DESCRIPTORS = 64
 BACKLOG = 1024
+FAIL_STOP_SECS = 5.0  # time for a load balancer to see that /readyz is red
 # A request leaves next to nothing behind for the collector, so it need not look often.
 GC_THRESHOLD = 10_000
 
@@ -49,6 +50,9 @@ async def _serve(config: Config, on_ready: Callable[[str], None] | None) -> int:
     failure = asyncio.ensure_future(server.failed())
     stopped = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if failure.done():
+        # Readers are served a little longer: /readyz is red, and they find another server.
+        await asyncio.wait((stopped,), timeout=min(FAIL_STOP_SECS, config.server.drain_secs))
     await server.stop()
     stopped.cancel()
     if failure.done() and not failure.cancelled():

@@ -53,7 +53,11 @@ class StreamRoutes:
         except (StreamNotFound, StreamDeleted) as refusal:
             names.check_name(refusal.stream)
             problem = responses.problem(refusal)
-            self._engine.settle(refusal.stream, lambda: exchange.respond(problem))
+            self._engine.settle(
+                refusal.stream,
+                lambda: exchange.respond(problem),
+                lambda error: exchange.respond(responses.problem(error)),
+            )
 
     def _find_visible(self, path: bytes) -> Stream:
         """A stream as readers know it: one whose creation is not durable is not there yet."""

@@ -82,7 +82,11 @@ class TailRoutes:
         except (StreamNotFound, StreamDeleted) as refusal:
             # Not there is an answer like any other: it waits until it is certain.
             missing = describe_problem(query, refusal)
-            self._engine.settle(query.name, lambda: put(missing))
+            self._engine.settle(
+                query.name,
+                lambda: put(missing),
+                lambda error: put(describe_problem(query, error)),
+            )
             return
         except HeadraceError as refusal:
             put(describe_problem(query, refusal))

@@ -96,9 +96,11 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.RateLimited: Problem(429, "rate-limited", "Too many requests"),
     errors.InternalFault: Problem(500, "internal-fault", "Internal fault"),
     errors.StoredBytesDamaged: Problem(500, "stored-bytes-damaged", "Stored bytes damaged"),
+    errors.StoredBytesUnreadable: Problem(500, "stored-bytes-unreadable", "Disk unreadable"),
     errors.DirectoryMismatch: Problem(500, "directory-mismatch", "Directory mismatch"),
     errors.CommitFailed: Problem(500, "commit-failed", "Commit failed"),
     errors.InsufficientStorage: Problem(507, "insufficient-storage", "Disk full"),
+    errors.StorageFailed: Problem(503, "storage-failed", "Storage failed"),
     errors.StorageReadOnly: Problem(503, "storage-read-only", "Storage read-only"),
     errors.DirectoryLocked: Problem(503, "directory-locked", "Directory in use"),
     errors.UnsupportedTransferCoding: Problem(

@@ -21,7 +21,7 @@ from typing import Any, Final
 import google_crc32c
 import orjson
 
-from headrace.errors import DirectoryMismatch, HeadraceError, InsufficientStorage
+from headrace.errors import DirectoryMismatch, HeadraceError, InsufficientStorage, StorageFailed
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid_shard import Shard
@@ -34,6 +34,7 @@ from headrace.storage.base import (
     Log,
     Recovered,
     Removed,
+    ignore,
 )
 from headrace.storage.committer import result_or_error
 from headrace.storage.disk import RealDisk
@@ -94,7 +95,7 @@ class AcidStorage:
         self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
         self._live_bytes = 0
-        self.refusal: HeadraceError | None = None
+        self._disk_refusal: HeadraceError | None = None
         self.tick()
 
     def _check_manifest(self, directory: Path, shard_count: int) -> None:
@@ -171,19 +172,27 @@ class AcidStorage:
         if self._unseen_bytes > LOOK_EVERY_BYTES:
             self.tick()
 
-    def settle(self, log: Log, done: Callable[[], None]) -> None:
+    def settle(
+        self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
+    ) -> None:
         assert isinstance(log, AcidLog), "a storage settles its own logs"
-        log.shard.committer.settle(done)
+        log.shard.committer.settle(done, failed)
 
     def keep(self, documents: Documents) -> None:
         self._keeper.keep(documents)
 
     def settle_documents(self, done: Callable[[], None]) -> None:
-        self._keeper.committer.settle(done)
+        self._keeper.committer.settle(done, ignore)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._cold, work)
         future.add_done_callback(lambda finished: done(result_or_error(finished)))
+
+    @property
+    def refusal(self) -> HeadraceError | None:
+        if any(shard.committer.is_failed for shard in self._shards):
+            return StorageFailed()
+        return self._disk_refusal
 
     def tick(self) -> None:
         """LMDB keeps the room of what was deleted, and uses it again: that is room, too."""
@@ -194,7 +203,7 @@ class AcidStorage:
             reusable_bytes = used_bytes - int(LIVE_BYTES_FACTOR * self._live_bytes)
             if reusable_bytes > refusal.reserve_bytes:
                 refusal = None
-        self.refusal = refusal
+        self._disk_refusal = refusal
 
     def close(self) -> None:
         self._cold.shutdown()

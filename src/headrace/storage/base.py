@@ -27,6 +27,10 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     lengths: Lengths
 
 
+def ignore(_: object) -> None:
+    """Nobody wants to know."""
+
+
 Cold = Callable[[], Range | None]
 """A read that touches a disk and no memory that changes: to be done off the loop."""
 
@@ -128,7 +132,11 @@ class Storage(Protocol):
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None: ...
 
-    def settle(self, log: Log, done: Callable[[], None]) -> None: ...
+    def settle(
+        self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
+    ) -> None:
+        """Call `done` once everything handed in for `log` is durable; `failed` if it never is."""
+        ...
 
     def keep(self, documents: Documents) -> None:
         """Make changes to documents durable: all of them, or none."""

@@ -1,8 +1,9 @@
 """Group commit: while one batch is being made durable, the next one gathers.
 
 One thread writes; the event loop never waits for it. Everything in a batch is answered by one
-completion call, in the order it came. After a failure nothing more is written: what was decided
-on a batch that may be lost cannot be taken back piece by piece.
+completion call, in the order it came. After a failure nothing more is written, not even what the
+thread was handed before the loop heard of it: what was decided on a batch that may be lost cannot
+be taken back piece by piece, and a sync that follows a failed one proves nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +12,27 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from headrace.errors import HeadraceError
+from headrace.errors import CommitFailed, HeadraceError, StoredBytesUnreadable
 from headrace.storage.base import Entry
 
 logger = logging.getLogger(__name__)
 
 W = TypeVar("W")
 Committed = Callable[[Sequence[Entry]], None]
+Failed = Callable[[HeadraceError], None]
 
 
 def _nothing() -> None:
     """Nobody waits."""
+
+
+class _Settling(NamedTuple):
+    """Someone who waits for what was added before."""
+
+    done: Callable[[], None]
+    failed: Failed
 
 
 class Committer(Generic[W]):
@@ -35,7 +44,7 @@ class Committer(Generic[W]):
         self._loop = loop
         self._write = write
         self._work: list[W] = []
-        self._waiting: list[Entry | Callable[[], None]] = []
+        self._waiting: list[Entry | _Settling] = []
         self._busy = False
         self._scheduled = False
         self.gathering = 1
@@ -44,6 +53,8 @@ class Committer(Generic[W]):
         """The number of the last batch that is durable."""
         self._thread = ThreadPoolExecutor(1, name)
         self._failure: asyncio.Future[None] = loop.create_future()
+        self.is_failed = False
+        self._poisoned = False  # the thread's own word for it
 
     def start(self, committed: Committed, failed: Committed) -> None:
         self._committed = committed
@@ -58,7 +69,7 @@ class Committer(Generic[W]):
         return not (self._busy or self._work or self._waiting)
 
     def add(self, work: W, entry: Entry | None) -> None:
-        if self._failure.done():
+        if self.is_failed:
             self._failed([entry] if entry is not None else [])
             return
         self._work.append(work)
@@ -66,17 +77,21 @@ class Committer(Generic[W]):
             self._waiting.append(entry)
         self._schedule()
 
-    def settle(self, done: Callable[[], None]) -> None:
-        """Call back when everything added so far is durable."""
-        if self.is_idle:
+    def settle(self, done: Callable[[], None], failed: Failed) -> None:
+        """Call back when everything added so far is durable, or `failed` when it never will be."""
+        if self.is_failed:
+            failed(CommitFailed())
+        elif self.is_idle:
             done()
         else:
-            self._waiting.append(done)
+            self._waiting.append(_Settling(done, failed))
             self._schedule()
 
     def run(self, work: Callable[[], None], done: Callable[[], None] = _nothing) -> None:
         """Do something else on the writing thread, between two batches; then call `done`."""
-        future = self._loop.run_in_executor(self._thread, work)
+        if self.is_failed:
+            return
+        future = self._loop.run_in_executor(self._thread, self._guarded, work)
         future.add_done_callback(lambda finished: self._ran(finished, done))
 
     def _ran(self, finished: asyncio.Future[None], done: Callable[[], None]) -> None:
@@ -84,7 +99,17 @@ class Committer(Generic[W]):
         if error is None:
             done()
         else:
-            self._fail([], error)
+            self.fail(error)
+
+    def _guarded(self, work: Callable[..., None], *args: Any) -> None:
+        """On the thread: the first failure is the last thing that happens."""
+        if self._poisoned:
+            raise CommitFailed
+        try:
+            work(*args)
+        except BaseException:
+            self._poisoned = True
+            raise
 
     def _schedule(self) -> None:
         if not self._busy and not self._scheduled:
@@ -97,15 +122,13 @@ class Committer(Generic[W]):
         self.gathering += 1
         work, self._work = self._work, []
         waiting, self._waiting = self._waiting, []
-        future = self._loop.run_in_executor(self._thread, self._write, work)
+        future = self._loop.run_in_executor(self._thread, self._guarded, self._write, work)
         future.add_done_callback(lambda finished: self._finished(waiting, finished))
 
-    def _finished(
-        self, waiting: list[Entry | Callable[[], None]], finished: asyncio.Future[None]
-    ) -> None:
+    def _finished(self, waiting: list[Entry | _Settling], finished: asyncio.Future[None]) -> None:
         error = finished.exception()
         if error is not None:
-            self._fail(waiting, error)
+            self.fail(error, waiting)
             return
         self._busy = False
         self.finished += 1
@@ -113,23 +136,28 @@ class Committer(Generic[W]):
             self._begin()
         entries: list[Entry] = []
         for item in waiting:
-            if isinstance(item, tuple):
+            if not isinstance(item, _Settling):
                 entries.append(item)
                 continue
             if entries:
                 self._committed(entries)
                 entries = []
-            item()
+            item.done()
         if entries:
             self._committed(entries)
 
-    def _fail(self, waiting: list[Entry | Callable[[], None]], error: BaseException) -> None:
-        logger.critical("a commit failed; stopping", exc_info=error)
-        if not self._failure.done():
+    def fail(self, error: BaseException, waiting: Sequence[Entry | _Settling] = ()) -> None:
+        """Write nothing more, and tell everybody who waits."""
+        if not self.is_failed:
+            logger.critical("storage failed; stopping", exc_info=error)
+            self.is_failed = self._poisoned = True
             self._failure.set_exception(error)
-        unknown = waiting + self._waiting
-        self._waiting = []
-        self._failed([item for item in unknown if isinstance(item, tuple)])
+        unknown = [*waiting, *self._waiting]
+        self._waiting, self._work = [], []
+        self._failed([item for item in unknown if not isinstance(item, _Settling)])
+        for item in unknown:
+            if isinstance(item, _Settling):
+                item.failed(CommitFailed())
 
     def close(self) -> None:
         self._failure.cancel()
@@ -139,4 +167,6 @@ class Committer(Generic[W]):
 def result_or_error(finished: asyncio.Future[Any]) -> Any:
     """What work off the loop came to; damage is an answer, anything else is a defect."""
     error = finished.exception()
+    if isinstance(error, OSError):
+        return StoredBytesUnreadable(str(error.filename or "a file"), error.strerror or str(error))
     return error if isinstance(error, HeadraceError) else finished.result()

@@ -14,7 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from headrace.clock import Clock
-from headrace.errors import DirectoryMismatch, HeadraceError, InsufficientStorage, Overloaded
+from headrace.errors import (
+    DirectoryMismatch,
+    HeadraceError,
+    InsufficientStorage,
+    Overloaded,
+    StorageFailed,
+)
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
@@ -28,6 +34,8 @@ from headrace.storage.base import (
     Log,
     Range,
     Recovered,
+    Removed,
+    ignore,
 )
 from headrace.storage.catalog import Catalog, apply_documents, state_of
 from headrace.storage.checkpoint import Checkpointer
@@ -116,7 +124,6 @@ class FileStorage:
         self._documents: dict[str, bytes] = {}
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
-        self._failure: asyncio.Future[None] = loop.create_future()
         self._pinned_bytes = 0
         self._unseen_bytes = 0
         self._segment_bytes = segment_bytes
@@ -162,19 +169,32 @@ class FileStorage:
             log.tail.append(change)
             self._pinned_bytes += len(change.data)
         elif isinstance(frame, RemoveFrame):
-            self._logs[frame.stream_id].state.deleted = True
+            log = self._logs[frame.stream_id]
+            log.state.deleted = True
             if frame.whole:
-                del self._logs[frame.stream_id]
+                self._forget(log)
         elif isinstance(frame, DocumentsFrame):
             apply_documents(self._documents, frame.documents)
         else:
             self._logs[frame.stream_id].state.floor = Position(*frame.floor)
 
+    def _forget(self, log: FileLog) -> None:
+        """A stream is gone whole: nothing of it needs to get into files any more."""
+        del self._logs[log.state.id]
+        self._pinned_bytes -= log.state.tail.bytes - log.flushed.bytes
+
     async def failed(self) -> None:
-        await asyncio.gather(self._committer.failed(), asyncio.shield(self._failure))
+        await self._committer.failed()
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """What is in the journal and not yet in stream files."""
+        return self._pinned_bytes
 
     @property
     def refusal(self) -> HeadraceError | None:
+        if self._committer.is_failed:
+            return StorageFailed()
         if self._pinned_bytes > PINNED_BYTES_MAX:
             return Overloaded("bytes not yet in stream files", PINNED_BYTES_MAX)
         return self._disk_refusal
@@ -191,8 +211,9 @@ class FileStorage:
     def close(self) -> None:
         self._committer.close()
         self._workers.shutdown()
+        if not self._committer.is_failed:
+            self._journal.seal()
         self._journal.close()
-        self._failure.cancel()
         self._disk.close()
 
     # -- changes ---------------------------------------------------------------------------
@@ -209,6 +230,8 @@ class FileStorage:
             log.tail.append(added)
             self._pinned_bytes += len(added.data)
             self._look_for_room(len(added.data))
+        if isinstance(change, Removed) and change.whole:
+            self._forget(log)
         self._committer.add(frame_of(log.state, change, self._clock.now_ms()), entry)
 
     def _look_for_room(self, byte_count: int) -> None:
@@ -226,14 +249,16 @@ class FileStorage:
         if batch:
             self._journal.write(batch)
 
-    def settle(self, log: Log, done: Callable[[], None]) -> None:
-        self._committer.settle(done)
+    def settle(
+        self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
+    ) -> None:
+        self._committer.settle(done, failed)
 
     def keep(self, documents: Documents) -> None:
         self._committer.add(documents_frame(documents), None)
 
     def settle_documents(self, done: Callable[[], None]) -> None:
-        self._committer.settle(done)
+        self._committer.settle(done, ignore)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._workers, work)
@@ -266,9 +291,7 @@ class FileStorage:
     ) -> None:
         error = finished.exception()
         if error is not None:
-            logger.critical("a checkpoint failed; stopping", exc_info=error)
-            if not self._failure.done():
-                self._failure.set_exception(error)
+            self._committer.fail(error)
             return
         applied_lsn, flushed = finished.result()
         for stream_id, (end, blocks) in flushed.items():

@@ -50,11 +50,13 @@ class Last(msgspec.Struct, array_like=True):
     """Which segment was taken last, written down before it is used: so that it is missed.
 
     `size` is 0 once the segment has been given up again; `first_lsn` is then the next frame's.
+    `proven_lsn` is the last frame that a recovery made durable.
     """
 
     generation: int
     size: int
     first_lsn: int
+    proven_lsn: int = 0
 
 
 class _Unproven(NamedTuple):
@@ -273,7 +275,7 @@ class Journal:
         last = self._last
         if not last.generation and self.sealed:
             raise StoredBytesDamaged(LAST, "0")
-        if last.first_lsn > self._expected:
+        if max(last.first_lsn, last.proven_lsn + 1) > self._expected:
             raise StoredBytesDamaged(DIRECTORY, f"frame {self._expected}")
         if not last.size:
             return
@@ -346,4 +348,6 @@ class Journal:
             file.write(batch.position, file.read(batch.position, batch.size))
             file.sync()
             file.close()
+        if self._unproven:
+            self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
         self._unproven = []

@@ -22,6 +22,7 @@ from headrace.storage.base import (
     Range,
     Recovered,
     Trimmed,
+    ignore,
 )
 from headrace.storage.ranges import clip, read_on
 
@@ -160,7 +161,9 @@ class MemoryStorage:
         if entry is not None:
             self._committed((entry,))
 
-    def settle(self, log: Log, done: Callable[[], None]) -> None:
+    def settle(
+        self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
+    ) -> None:
         done()
 
     def keep(self, documents: Documents) -> None:
