@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from headrace.client import ConnectFailed
+from headrace.spark.options import OptionError
 from headrace.spark.streams.columns import BadColumn
-from headrace.spark.streams.options import OptionError
 from headrace.spark.streams.plan import Span, packed, shares
 from headrace.spark.streams.tracking import DataLoss, StreamProblem
 from headrace.testing.following import live_readers

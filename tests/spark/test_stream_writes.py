@@ -10,8 +10,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from headrace.spark.options import OptionError
 from headrace.spark.streams.bodies import BadRow, Chunker, json_body
-from headrace.spark.streams.options import OptionError
 from headrace.spark.streams.tracking import StreamProblem
 from headrace.spark.streams.writer import Written
 from tests.conftest import Serve

@@ -11,8 +11,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.spark.options import OptionError
 from headrace.spark.streams.columns import DEFAULT_SCHEMA
-from headrace.spark.streams.options import OptionError, read_options, write_options
+from headrace.spark.streams.options import read_options, write_options
 from headrace.spark.streams.reader import BatchReader, StreamReader
 from headrace.spark.streams.writer import BatchWriter, StreamWriter
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,14 +30,12 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headrace.client.calls import ProducerStamp
 from headrace.errors import HeadraceError
+from headrace.spark.batches import current_batch
+from headrace.spark.options import OptionError
 from headrace.spark.streams.bodies import Chunker, bodies_of
-from headrace.spark.streams.options import OptionError, WriteOptions
+from headrace.spark.streams.options import WriteOptions
 from headrace.spark.streams.server import Server
 from headrace.spark.streams.tracking import StreamProblem
-
-# Internals of Spark: a test guards them.
-QUERY_ID: Final = "sql.streaming.queryId"
-BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
@@ -146,19 +144,12 @@ class _Task:
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        context = TaskContext.get()
-        assert context is not None, "write runs in a task"
-        partition = context.partitionId()
+        task = current_batch()
         producer = None
         if self._options.exactly_once:
-            query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-            if not query or not batch:
-                raise RuntimeError(
-                    "This Spark does not tell a task its query and batch, so a repeat cannot be "
-                    "recognised. Set exactlyOnce=false to write at least once."
-                )
-            producer = Producer(f"{self._options.producer_id or query}-{partition}", int(batch))
-        return self._append_all(iterator, producer, partition)
+            writer = self._options.producer_id or task.query
+            producer = Producer(f"{writer}-{task.partition}", task.batch)
+        return self._append_all(iterator, producer, task.partition)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Every append was complete when its task was."""
