@@ -6,13 +6,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip
 SUITE  := tests/conformance
+COMPILED := build/compiled
+WITH_COMPILED := $(if $(shell command -v cc),compiled)
 UV_PIN := uv==0.13.7
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check static test conformance bench docs docs-serve lock clean
+.PHONY: help setup compiled run check static test conformance bench docs docs-serve lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +38,18 @@ $(SUITE)/node_modules/.installed: $(SUITE)/package.json $(SUITE)/package-lock.js
 	cd $(SUITE) && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# Built from a copy: extension modules beside the sources would hide every later edit.
+$(COMPILED)/.built: pyproject.toml $(shell find src/headrace -name '*.py') $(VENV)/.installed
+	rm -rf build && mkdir -p build/source
+	cp -r pyproject.toml README.md LICENSE src build/source
+	cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 ../../$(PIP) wheel --quiet --no-deps \
+	    --no-build-isolation --wheel-dir ../wheel .
+	$(PIP) install --quiet --no-deps --target $(COMPILED) build/wheel/*.whl
+	@touch $@
+
 setup: $(VENV)/.installed ## create .venv from the lock; leaves .venv/bin/headrace
+
+compiled: $(COMPILED)/.built ## the hot path as C, into build/ (needs a C compiler)
 
 run: setup ## serve on http://localhost:4437, durably, under ./data
 	DS_STORAGE__MODE=file-durable DS_STORAGE__DATA_DIR=data $(BIN)/headrace serve
@@ -52,14 +65,15 @@ static: setup
 check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
-test: static $(SUITE)/node_modules/.installed ## everything: check, the slow tests, the official suite twice
+test: static $(SUITE)/node_modules/.installed $(WITH_COMPILED) ## everything: check, the slow tests, the official suite twice
 	$(BIN)/python -m pytest
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, against both servers
 	$(BIN)/python -m pytest $(SUITE) -rA
 
-bench: setup ## compare with the Node reference server; writes bench/results
+bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes bench/results
 	$(BIN)/python -m bench
+	$(if $(WITH_COMPILED),$(BIN)/python -m bench --compiled --only 'append-c64-*' 'producer-*' 'crowd-*')
 
 # --- documentation ---
 
@@ -81,6 +95,6 @@ lock: $(VENV)/.created ## resolve pyproject.toml and package.json again
 	cd $(SUITE) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node trim-lock.mjs
 
 clean: ## remove everything that can be made again
-	rm -rf $(VENV) $(SUITE)/node_modules bench/reference/node_modules site
+	rm -rf $(VENV) $(SUITE)/node_modules bench/reference/node_modules build site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

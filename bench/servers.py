@@ -22,6 +22,7 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 REFERENCE = REPOSITORY / "bench" / "reference"
 HEADRACE = REPOSITORY / ".venv" / "bin" / "headrace"
+COMPILED = REPOSITORY / "build" / "compiled"
 MEMORY_BYTES_MAX = 16 * 2**30  # out of the way: the reference has no limit at all
 
 HEADRACE_ENVIRONMENT = {
@@ -52,6 +53,12 @@ def _require_headrace() -> None:
         raise ServerError(f"{HEADRACE} is missing: run make setup")
 
 
+def _require_compiled() -> None:
+    _require_headrace()
+    if not (COMPILED / ".built").exists():
+        raise ServerError(f"{COMPILED} is missing: run make compiled")
+
+
 def _install_reference() -> None:
     if (REFERENCE / "node_modules").exists():
         return
@@ -61,13 +68,18 @@ def _install_reference() -> None:
     subprocess.run([npm, "ci"], cwd=REFERENCE, check=True)
 
 
-KINDS = {
-    "headrace": Kind(
+def headrace(*, compiled: bool) -> Kind:
+    """As installed, or the build of `make compiled`."""
+    return Kind(
         "headrace",
         lambda port: [str(HEADRACE), "serve", "--port", str(port)],
-        HEADRACE_ENVIRONMENT,
-        _require_headrace,
-    ),
+        HEADRACE_ENVIRONMENT | ({"PYTHONPATH": str(COMPILED)} if compiled else {}),
+        _require_compiled if compiled else _require_headrace,
+    )
+
+
+KINDS = {
+    "headrace": headrace(compiled=False),
     "reference": Kind(
         "reference",
         lambda port: ["node", str(REFERENCE / "start.mjs"), str(port)],

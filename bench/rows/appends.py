@@ -20,6 +20,7 @@ BODY = b"x" * 256
 EMPTY_CHUNKED = SEPARATOR + b"0" + SEPARATOR
 RECV_BYTES = 4096  # an append's answer has no body and 400 to 900 bytes of headers
 EVENTS_MAX = 512
+PRODUCERS_PER_CONNECTION = 16  # 64 connections: 1,024 producers
 RATE = Metric("rate", "appends/s", higher_is_better=True)
 
 Requests = Iterator[bytes]
@@ -32,17 +33,26 @@ def plain(_connection: int, names: list[str]) -> Requests:
 
 def produced(connection: int, names: list[str]) -> Requests:
     """Each connection is one producer; its sequence rises by one on each of its streams."""
-    halves = [_around_sequence(connection, name) for name in names]
+    return _rising([_around_sequence(f"bench-{connection}", name) for name in names])
+
+
+def crowded(connection: int, names: list[str]) -> Requests:
+    """Each connection speaks for many producers in turn, as a backend does for its users."""
+    speakers = [f"bench-{connection}-{number}" for number in range(PRODUCERS_PER_CONNECTION)]
+    return _rising([_around_sequence(speaker, name) for name in names for speaker in speakers])
+
+
+def _rising(halves: list[tuple[bytes, bytes]]) -> Requests:
     for sequence in itertools.count():
         digits = b"%d" % sequence
         for before, after in halves:
             yield before + digits + after
 
 
-def _around_sequence(connection: int, name: str) -> tuple[bytes, bytes]:
+def _around_sequence(producer: str, name: str) -> tuple[bytes, bytes]:
     headers = {
         "Content-Type": OCTETS,
-        "Producer-Id": f"bench-{connection}",
+        "Producer-Id": producer,
         "Producer-Epoch": "0",
         "Producer-Seq": "@",
     }
@@ -182,4 +192,7 @@ def _row(
 
 BARE: list[Row] = [_row("bare", plain, 204, c, 1, servers=("bare",)) for c in (1, 64, 256)]
 PLAIN: list[Row] = [_row("append", plain, 204, c, s) for s in (1, 1000) for c in (1, 64, 256)]
-PRODUCED: list[Row] = [_row("producer", produced, 200, 64, s) for s in (1, 1000)]
+PRODUCED: list[Row] = [
+    *(_row("producer", produced, 200, 64, s) for s in (1, 1000)),
+    _row("crowd", crowded, 200, 64, 1),
+]

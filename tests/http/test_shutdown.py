@@ -49,7 +49,7 @@ def test_a_client_that_never_finishes_sending_delays_the_exit_no_longer_than_all
 def test_pipelined_requests_that_were_received_are_all_answered(serve: Serve, stream: str) -> None:
     """The client reads nothing before SIGTERM, so most of its requests are still to be run."""
     server = serve(DS_SERVER__DRAIN_SECS="60")
-    with RawConnection(server.port, receive_buffer_bytes=4 * KIB) as connection:
+    with RawConnection(server.port, receive_buffer_bytes=64 * KIB) as connection:
         connection.request("PUT", stream, Content_Type=TEXT)
         connection.request("POST", stream, b"x" * MIB, Content_Type=TEXT)
         connection.send(request_bytes("GET", stream) * 20)

@@ -161,9 +161,8 @@ class RequestReader:
         except httptools.HttpParserUpgrade as upgrade:
             self._go_on_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            if self.refusal is None:
-                self._set_refusal(MalformedHttp(f"The request is not valid HTTP/1.1: {error}."))
-        if self._url and self.refusal is None:
+            self._set_refusal(MalformedHttp(f"The request is not valid HTTP/1.1: {error}."))
+        if self._url:
             self._check_progress()
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
@@ -179,6 +178,8 @@ class RequestReader:
 
     def _check_progress(self) -> None:
         """A request is under way: its head, and then its body, must come in time and in bounds."""
+        if self.refusal is not None:
+            return
         limits = self._limits
         body_bytes = max(self._announced_bytes, self._body_bytes)
         waited_secs = limits.header_timeout_secs
@@ -333,8 +334,10 @@ class RequestReader:
         self._reserved_bytes += count
 
     def _set_refusal(self, refusal: HeadraceError) -> None:
-        self.refusal = refusal
-        self.unsettled = True
+        """The first one stands: the parser reports it again as an error of its own."""
+        if self.refusal is None:
+            self.refusal = refusal
+            self.unsettled = True
 
     def _refuse(self, refusal: HeadraceError) -> NoReturn:
         """From inside a callback: the parser stops, `feed` finds the refusal."""
