@@ -90,6 +90,33 @@ class StreamNotFound(Refused):
 
 
 @dataclass(eq=False)
+class BucketNotFound(Refused):
+    bucket: str
+
+    @property
+    def detail(self) -> str:
+        return f"There is no bucket {self.bucket!r}. Create it with PUT /{self.bucket} first."
+
+
+@dataclass(eq=False)
+class BucketExists(Refused):
+    bucket: str
+
+    @property
+    def detail(self) -> str:
+        return f"The bucket {self.bucket!r} exists already."
+
+
+@dataclass(eq=False)
+class BucketNotEmpty(Refused):
+    bucket: str
+
+    @property
+    def detail(self) -> str:
+        return f"The bucket {self.bucket!r} still has streams. Delete them first."
+
+
+@dataclass(eq=False)
 class RouteNotFound(Refused):
     path: str
 

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headrace.engine.engine import Confirmed, Engine
+from headrace.engine.creation import Confirmed
+from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk
 from headrace.errors import HeadraceError
 from headrace.limits import Limits

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.engine import Confirmed, Deleted
+from headrace.engine.creation import Confirmed
+from headrace.engine.engine import Deleted
 from headrace.errors import CommitFailed, StoredBytesDamaged
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest

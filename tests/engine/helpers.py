@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.engine.engine import Bounds, Confirmed, Engine
+from headrace.engine.creation import Confirmed
+from headrace.engine.engine import Bounds, Engine
 from headrace.engine.reads import Chunk
 from headrace.engine.tails import Stream
 from headrace.limits import Limits

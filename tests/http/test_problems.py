@@ -118,6 +118,7 @@ ELSEWHERE = {
     "rate-limited", "memory-full", "offset-trimmed", "draining", "internal-fault",
     "stored-bytes-damaged", "insufficient-storage", "directory-locked", "storage-read-only",
     "commit-failed", "directory-mismatch", "storage-failed", "stored-bytes-unreadable",
+    "bucket-not-found", "bucket-exists", "bucket-not-empty",
 }  # fmt: skip
 ROWS = {row.name: row for row in PROBLEMS.values()}
 
@@ -200,7 +201,7 @@ def test_the_refusal_of_a_head_request_has_no_body(
 
 
 def test_a_path_that_is_not_served_is_not_found(raw: RawConnection) -> None:
-    assert check_document(raw.request("GET", "/nothing"), "not-found") == {"path": "/nothing"}
+    assert check_document(raw.request("GET", "/v1/nothing"), "not-found") == {"path": "/v1/nothing"}
 
 
 def test_bytes_that_are_no_request_are_malformed(raw: RawConnection) -> None:

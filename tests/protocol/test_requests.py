@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from headrace.errors import InvalidName, InvalidOffset, InvalidRequest
 from headrace.limits import PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.headers import Headers
+from headrace.protocol.names import decode_source
 from headrace.protocol.offsets import BEGINNING, NOW, Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import (
@@ -25,7 +28,7 @@ TEXT: Headers = {b"content-type": b"text/plain"}
 CLOSE: Headers = {b"stream-closed": b"true"}
 TOKEN = "0000000000000002_0000000000000009"
 POSITION = Position(2, 9)
-ROOT = "/v1/stream"
+source_of = partial(decode_source, stream_root="/v1/stream")
 
 
 def producer(id: bytes = b"w", epoch: bytes = b"0", seq: bytes = b"0") -> Headers:
@@ -96,7 +99,7 @@ def test_an_append_that_is_refused(headers: Headers, body: bytes) -> None:
     ],
 )  # fmt: skip
 def test_a_create(headers: Headers, command: Create) -> None:
-    assert parse_create(headers, b"", ROOT) == command
+    assert parse_create(headers, b"", source_of) == command
 
 
 @pytest.mark.parametrize(
@@ -122,11 +125,11 @@ def test_a_create(headers: Headers, command: Create) -> None:
 )  # fmt: skip
 def test_a_create_that_is_refused(headers: Headers, error: type[InvalidRequest]) -> None:
     with pytest.raises(error):
-        parse_create(headers, b"", ROOT)
+        parse_create(headers, b"", source_of)
 
 
 def test_a_stream_without_a_lifetime_lives_for_ever_by_identity() -> None:
-    assert parse_create({}, b"", ROOT).lifetime is FOREVER
+    assert parse_create({}, b"", source_of).lifetime is FOREVER
 
 
 @pytest.mark.parametrize(

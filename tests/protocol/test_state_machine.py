@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.engine.engine import Confirmed, Deleted, Engine
+from headrace.engine.creation import Confirmed
+from headrace.engine.engine import Deleted, Engine
 from headrace.engine.reads import Chunk
 from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, InvalidOffset

@@ -135,6 +135,10 @@ def _path_root(raw: object) -> str:
     return root
 
 
+def _bucket_root(raw: object) -> str:
+    return "/" if _text(raw) == "/" else _path_root(raw)
+
+
 def _origins(raw: object) -> tuple[str, ...]:
     origins = tuple(_origin(item) for item in _items(raw))
     if not origins or ("*" in origins and len(origins) > 1):
@@ -186,6 +190,7 @@ FLAG = Kind("true or false (or 1 or 0)", _flag)
 HOST = Kind("a host name or an IP address", _host)
 PUBLIC_URL = Kind("an absolute http or https URL without a query", _public_url)
 PATH_ROOT = Kind("an absolute path such as /v1/stream, without a slash at the end", _path_root)
+BUCKET_ROOT = Kind("/ or a path such as /buckets, without a slash at the end", _bucket_root)
 FILE_PATH = Kind("a path", _file_path)
 LOG_FILTER = Kind(FILTER_ALLOWED, _log_filter)
 POWER_OF_TWO = Kind("a power of two from 1 to 256", _power_of_two)

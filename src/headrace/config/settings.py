@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.config.kinds import (
+    BUCKET_ROOT,
     COUNT,
     COUNT_OR_OFF,
     FILE_PATH,
@@ -105,6 +106,9 @@ class Server(Section):
     )
     stream_root: str = _setting("/v1/stream", PATH_ROOT, "Where the base protocol is mounted.")
     ui: bool = _setting(True, FLAG, "Whether the stream browser is served at /ui.")
+    bucket_root: str = _setting(
+        "/", BUCKET_ROOT, "Where buckets are mounted: /{bucket} and /{bucket}/{stream}."
+    )
     drain_secs: float = _setting(
         10, SECONDS_OR_OFF, "How long requests in flight may take to finish after SIGTERM."
     )

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from headrace.clock import Clock
 from headrace.engine.tails import Stream
 from headrace.limits import Limits
+from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.json_mode import wire_bytes
 from headrace.protocol.offsets import Position
 from headrace.protocol.registry import announce_created, announce_deleted, note_announced
 from headrace.protocol.stream import Appended, StreamState, apply_append
-from headrace.storage.base import Storage, Trimmed
+from headrace.storage.base import Storage, Trimmed, ignore
 
 STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it saves
 
@@ -78,12 +79,13 @@ class Registry:
         self._floor = self.stream.state.tail
         self._append([announce_created(state) for state in self._live()])
         change = Trimmed(self.stream.state, self._floor)
-        self._storage.commit(self.stream.log, change, (self.stream, change, _ignore))
+        self._storage.commit(self.stream.log, change, (self.stream, change, ignore))
 
     def _live(self) -> Iterator[StreamState]:
         for stream in self._streams.values():
-            if stream is not self.stream and not stream.state.deleted:
-                yield stream.state
+            state = stream.state
+            if stream is not self.stream and not state.deleted and not is_bucketed(state.name):
+                yield state
 
     def _append(self, messages: Sequence[bytes]) -> None:
         state = self.stream.state
@@ -92,8 +94,4 @@ class Registry:
         lengths = tuple(len(message) + 1 for message in messages)
         change = Appended(state.tail, end, data, lengths, False, None, None)
         apply_append(state, change, self._clock.now_ms(), self._limits)
-        self._storage.commit(self.stream.log, change, (self.stream, change, _ignore))
-
-
-def _ignore(_: object) -> None:
-    """Nobody waits for an announcement."""
+        self._storage.commit(self.stream.log, change, (self.stream, change, ignore))

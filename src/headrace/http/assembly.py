@@ -10,6 +10,7 @@ from headrace.clock import Clock
 from headrace.config import Config
 from headrace.engine.engine import Bounds, Engine
 from headrace.http import browser
+from headrace.http.buckets import BucketRoutes
 from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.health import Health
@@ -20,6 +21,7 @@ from headrace.http.origin import Origins
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application
 from headrace.http.streams import StreamRoutes
+from headrace.http.surfaces import BaseSurface, BucketSurface
 from headrace.http.tails import TailRoutes
 from headrace.limits import Limits
 from headrace.storage.acid import AcidStorage
@@ -29,6 +31,7 @@ from headrace.storage.files import FileStorage
 from headrace.storage.memory import MemoryStorage
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 
+OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
 UNBOUNDED = 2**63  # payload on disk is bounded by the disk
 
 
@@ -65,7 +68,8 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     subscriptions = SubscriptionManager(engine, _subscription_settings(config), loop)
     application = Application(
         engine=engine,
-        streams=StreamRoutes(engine, live, origins, config.server.stream_root),
+        streams=StreamRoutes(engine, live, BaseSurface(origins, config.server.stream_root)),
+        buckets=_buckets(config, engine, live, origins),
         tails=TailRoutes(engine, live),
         control=ControlRoutes(subscriptions, origins, config.server.stream_root),
         inspection=Inspection(engine, config.server.stream_root),
@@ -79,6 +83,13 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     )
     _wire_metrics(metrics, engine, live, subscriptions)
     return Assembly(application, subscriptions, storage)
+
+
+def _buckets(config: Config, engine: Engine, live: LiveReads, origins: Origins) -> BucketRoutes:
+    root = config.server.bucket_root.rstrip("/")
+    surface = BucketSurface(engine.buckets, origins, root)
+    own = frozenset({*OWN_NAMES, config.server.stream_root.split("/")[1]})
+    return BucketRoutes(engine, StreamRoutes(engine, live, surface), surface, root, own)
 
 
 def _storage(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Storage:
@@ -139,7 +150,8 @@ def _limiter(config: Config, clock: Clock) -> RateLimiter | None:
 def _wire_metrics(
     metrics: Metrics, engine: Engine, live: LiveReads, subscriptions: SubscriptionManager
 ) -> None:
-    metrics.gauge("headrace_streams", lambda: len(engine.streams))
+    metrics.gauge("headrace_streams", lambda: len(engine.streams) - len(engine.buckets))
+    metrics.gauge("headrace_buckets", lambda: len(engine.buckets))
     metrics.gauge("headrace_stored_bytes", lambda: engine.stored_bytes)
     metrics.gauge("headrace_event_loop_lag_seconds", lambda: metrics.event_loop_lag_secs)
     metrics.gauge("headrace_subscriptions", lambda: len(subscriptions))

@@ -15,8 +15,8 @@ from headrace.errors import (
     HeadraceError,
     InternalFault,
     MethodNotAllowed,
-    RouteNotFound,
 )
+from headrace.http.buckets import BucketRoutes
 from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.exchange import Exchange, Request
@@ -40,6 +40,7 @@ class Application:
         *,
         engine: Engine,
         streams: StreamRoutes,
+        buckets: BucketRoutes,
         control: ControlRoutes,
         tails: TailRoutes,
         inspection: Inspection,
@@ -56,6 +57,7 @@ class Application:
         self.metrics = metrics
         self.health = health
         self._streams = streams
+        self._buckets = buckets
         self._control = control
         self._tail_routes = tails
         self._inspection = inspection
@@ -81,7 +83,7 @@ class Application:
                 request.operation = "preflight"
                 exchange.respond(self.cors.preflight())
             elif not target.startswith(self._root):
-                self._handle_fixed(request, exchange)
+                self._handle_beside(request, exchange)
             elif target.startswith(self._control_root):
                 self._handle_control(request, exchange)
             else:
@@ -103,11 +105,12 @@ class Application:
             request.operation = "subscription"
             self._control.handle(request, exchange)
 
-    def _handle_fixed(self, request: Request, exchange: Exchange) -> None:
-        path = request.target.partition(b"?")[0]
-        handler = self._fixed.get(path)
+    def _handle_beside(self, request: Request, exchange: Exchange) -> None:
+        """Not below the stream root: a path of the server's own, or the bucket surface."""
+        handler = self._fixed.get(request.target.partition(b"?")[0])
         if handler is None:
-            raise RouteNotFound(path.decode("latin-1"))
-        if request.method not in (b"GET", b"HEAD"):
+            self._buckets.handle(request, exchange)
+        elif request.method in (b"GET", b"HEAD"):
+            handler(request, exchange)
+        else:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
-        handler(request, exchange)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.engine.bounded import read_bounded
-from headrace.engine.engine import CreateOutcome, Deleted, DeleteOutcome, Engine
+from headrace.engine.creation import CreateOutcome
+from headrace.engine.engine import Deleted, DeleteOutcome, Engine
 from headrace.engine.reads import ReadOutcome
 from headrace.engine.tails import Stream
 from headrace.errors import (
     HeadraceError,
-    InvalidName,
     MethodNotAllowed,
     StreamDeleted,
     StreamNotFound,
 )
 from headrace.http.exchange import Exchange, Request
 from headrace.http.live import LiveReads, long_poll_answer
-from headrace.http.origin import Origins
 from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
-from headrace.protocol import caching, names, responses
+from headrace.http.surfaces import Surface
+from headrace.protocol import caching, responses
 from headrace.protocol.offsets import NOW
 from headrace.protocol.requests import Live, parse_append, parse_create, parse_read
 from headrace.protocol.responses import Response, append_answer
@@ -29,11 +29,11 @@ Handler = Callable[[Request, Exchange, bytes, bytes], None]
 
 
 class StreamRoutes:
-    def __init__(self, engine: Engine, live: LiveReads, origins: Origins, stream_root: str) -> None:
+    def __init__(self, engine: Engine, live: LiveReads, surface: Surface) -> None:
         self._engine = engine
         self._live = live
-        self._origins = origins
-        self._stream_root = stream_root
+        self._surface = surface
+        self._name = surface.name
         self._handlers: dict[bytes, Handler] = {
             b"POST": self._append,
             b"GET": self._read,
@@ -51,8 +51,7 @@ class StreamRoutes:
         try:
             handler(request, exchange, path, query)
         except (StreamNotFound, StreamDeleted) as refusal:
-            names.check_name(refusal.stream)
-            problem = responses.problem(refusal)
+            problem = responses.problem(self._surface.explain(refusal))
             self._engine.settle(
                 refusal.stream,
                 lambda: exchange.respond(problem),
@@ -61,34 +60,32 @@ class StreamRoutes:
 
     def _find_visible(self, path: bytes) -> Stream:
         """A stream as readers know it: one whose creation is not durable is not there yet."""
-        stream = self._engine.find(_name(path))
+        stream = self._engine.find(self._name(path))
         if not stream.born:
             raise StreamNotFound(stream.state.name)
         return stream
 
     def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "append"
-        stream = self._engine.find(_name(path))
+        stream = self._engine.find(self._name(path))
         command = parse_append(request.headers, request.body)
         respond = exchange.respond
         self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
 
     def _create(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "create"
-        name = _decode(path)
-        if names.is_reserved(name):
-            raise InvalidName(f"Names that begin with {names.CONTROL_PREFIX} are reserved.")
+        name = self._surface.checked_name(path)
         command = parse_create(
-            request.headers, request.body, f"{request.client.mount}{self._stream_root}"
+            request.headers, request.body, self._surface.source_of(request, name)
         )
-        location = f"{self._origins.base_url(request)}{self._stream_root}/{names.encode_name(name)}"
+        location = self._surface.url(request, name)
         self._engine.create(
             name, command, lambda outcome: exchange.respond(_create_response(outcome, location))
         )
 
     def _delete(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "delete"
-        name = _decode(path)
+        name = self._surface.checked_name(path)
         self._engine.delete(name, lambda outcome: exchange.respond(_delete_response(outcome)))
 
     def _head(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
@@ -153,18 +150,6 @@ class StreamRoutes:
         if held is not None and caching.matches(held, chunk_etag(stream, found)):
             return responses.not_modified(response)
         return response
-
-
-def _name(path: bytes) -> str:
-    """The name to look up; what is not a valid name is not the name of a stream either."""
-    return path.decode("ascii") if path.isascii() and b"%" not in path else _decode(path)
-
-
-def _decode(path: bytes) -> str:
-    try:
-        return names.decode_name(path.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise InvalidName("The stream name is not UTF-8.") from None
 
 
 def _create_response(outcome: CreateOutcome, location: str) -> Response:

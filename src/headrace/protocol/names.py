@@ -7,9 +7,9 @@ stream. Names whose first segment begins with `__ds` belong to the protocol's co
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
-from headrace.errors import InvalidName
+from headrace.errors import InvalidName, InvalidRequest
 from headrace.limits import STREAM_NAME_BYTES_MAX
 
 CONTROL_PREFIX: Final = "__ds"
@@ -55,6 +55,22 @@ def is_name_character(character: str) -> bool:
 def encode_name(name: str) -> str:
     """`name` as it stands in a URL path."""
     return quote(name, safe=_URL_SAFE)
+
+
+def path_of(reference: str) -> str:
+    """The path of a URL, or the path that `reference` is already."""
+    try:
+        return urlsplit(reference).path if "://" in reference else reference
+    except ValueError:
+        return ""
+
+
+def decode_source(value: str, stream_root: str) -> str:
+    """The stream behind a Stream-Forked-From path; a full URL is taken by its path."""
+    path, root = path_of(value), f"{stream_root}/"
+    if not path.startswith(root):
+        raise InvalidRequest(f"Stream-Forked-From must be a stream's path, such as {root}source.")
+    return decode_name(path.removeprefix(root))
 
 
 def is_reserved(name: str) -> bool:

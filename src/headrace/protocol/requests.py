@@ -6,16 +6,16 @@ command succeeds is decided against a stream's state in `protocol.stream`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from headrace.errors import InvalidOffset, InvalidRequest
 from headrace.limits import PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
-from headrace.protocol import names
 from headrace.protocol.bounds import FIELDS as BOUND_FIELDS
 from headrace.protocol.bounds import Bounds, parse_bounds
 from headrace.protocol.expiry import FOREVER, Lifetime
@@ -31,7 +31,7 @@ from headrace.protocol.offsets import BEGINNING, NOW, Position, parse_token
 from headrace.protocol.producers import ProducerHeaders
 
 QUERY_FIELDS_MAX: Final = 32  # the protocol defines three, this server four more
-_OWN_FIELDS: Final = ("offset", "live", "cursor", *sorted(BOUND_FIELDS))
+READ_PARAMETERS: Final = ("offset", "live", "cursor", *sorted(BOUND_FIELDS))
 
 
 class Live(StrEnum):
@@ -117,14 +117,15 @@ def _parse_stream_seq(headers: Headers) -> bytes | None:
     return value
 
 
-def parse_create(headers: Headers, body: bytes, stream_root: str) -> Create:
+def parse_create(headers: Headers, body: bytes, source_of: Callable[[str], str]) -> Create:
+    """`source_of` gives the stream that a Stream-Forked-From path names."""
     content_type = headers.get(b"content-type")
     return Create(
         body=body,
         content_type=None if content_type is None else parse_content_type(content_type),
         lifetime=_parse_lifetime(headers),
         closed=is_true(headers.get(b"stream-closed")),
-        fork=_parse_fork(headers, stream_root),
+        fork=_parse_fork(headers, source_of),
     )
 
 
@@ -139,7 +140,7 @@ def _parse_lifetime(headers: Headers) -> Lifetime:
     return FOREVER
 
 
-def _parse_fork(headers: Headers, stream_root: str) -> ForkRequest | None:
+def _parse_fork(headers: Headers, source_of: Callable[[str], str]) -> ForkRequest | None:
     source = headers.get(b"stream-forked-from")
     offset, sub_offset = headers.get(b"stream-fork-offset"), headers.get(b"stream-fork-sub-offset")
     if source is None:
@@ -147,26 +148,14 @@ def _parse_fork(headers: Headers, stream_root: str) -> ForkRequest | None:
             raise InvalidRequest("Stream-Fork-Offset needs Stream-Forked-From beside it.")
         return None
     return ForkRequest(
-        source=_parse_source(source.decode("latin-1"), stream_root),
+        source=source_of(source.decode("latin-1")),
         offset=None if offset is None else parse_token(offset.decode("latin-1")),
         sub_offset=0 if sub_offset is None else parse_integer("Stream-Fork-Sub-Offset", sub_offset),
     )
 
 
-def _parse_source(value: str, stream_root: str) -> str:
-    """The stream behind a Stream-Forked-From path; a full URL is taken by its path."""
-    try:
-        path = urlsplit(value).path if "://" in value else value
-    except ValueError:
-        path = ""
-    root = f"{stream_root}/"
-    if not path.startswith(root):
-        raise InvalidRequest(f"Stream-Forked-From must be a stream's path, such as {root}source.")
-    return names.decode_name(path.removeprefix(root))
-
-
-def parse_query(query: str) -> dict[str, str]:
-    """Query parameters by name; a parameter of ours may stand only once."""
+def parse_query(query: str, once: Sequence[str] = READ_PARAMETERS) -> dict[str, str]:
+    """Query parameters by name; those of `once` may stand only once."""
     try:
         pairs = parse_qsl(
             query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
@@ -175,7 +164,7 @@ def parse_query(query: str) -> dict[str, str]:
         raise InvalidRequest("The query string is not UTF-8, or has too many fields.") from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        for name in _OWN_FIELDS:
+        for name in once:
             if sum(pair[0] == name for pair in pairs) > 1:
                 raise InvalidRequest(f"The parameter {name} stands more than once.")
     return fields

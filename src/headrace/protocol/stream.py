@@ -64,6 +64,7 @@ class StreamState:
         "stream_seq",
         "tail",
         "touched_ms",
+        "written_ms",
     )
 
     def __init__(self, id: int, name: str, config: StreamConfig, now_ms: int) -> None:
@@ -79,6 +80,7 @@ class StreamState:
         self.producers: dict[bytes, ProducerState] | None = None
         self.created_at_ms = now_ms
         self.touched_ms = now_ms
+        self.written_ms = now_ms
         self.deleted = False
 
     @property
@@ -186,7 +188,7 @@ def _decide_on_closed(
 def apply_append(state: StreamState, change: Appended, now_ms: int, limits: Limits) -> None:
     end = change.end
     state.tail = end
-    state.touched_ms = now_ms
+    state.touched_ms = state.written_ms = now_ms
     if change.stream_seq is not None:
         state.stream_seq = change.stream_seq
     if change.producer is not None:

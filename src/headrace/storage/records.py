@@ -35,6 +35,7 @@ class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
     closed: bool
     deleted: bool
     stream_seq: bytes | None
+    written_ms: int = 0
 
 
 def stream_record(state: StreamState) -> StreamRecord:
@@ -61,7 +62,9 @@ def _fork_record(fork: ForkOrigin) -> ForkRecord:
 
 
 def head_of(state: StreamState) -> HeadRecord:
-    return HeadRecord(state.tail, state.floor, state.closed, state.deleted, state.stream_seq)
+    return HeadRecord(
+        state.tail, state.floor, state.closed, state.deleted, state.stream_seq, state.written_ms
+    )
 
 
 def decode_state(stream_id: int, stream: bytes, head: bytes) -> StreamState:
@@ -90,6 +93,7 @@ def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> Str
     state.closed = head.closed
     state.deleted = head.deleted
     state.stream_seq = head.stream_seq
+    state.written_ms = head.written_ms or state.created_at_ms
     return state
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from headrace.engine.engine import Engine
 from headrace.engine.tails import Stream
 from headrace.errors import StreamDeleted, StreamNotFound
+from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.offsets import START
 from headrace.subscriptions.errors import SubscriptionsFull
 from headrace.subscriptions.globs import Glob, GlobIndex
@@ -72,7 +73,10 @@ class Membership:
             matching = [
                 stream
                 for name, stream in self._engine.streams.items()
-                if matches(name) and not stream.state.deleted and not stream.is_expired(now_ms)
+                if not is_bucketed(name)
+                and matches(name)
+                and not stream.state.deleted
+                and not stream.is_expired(now_ms)
             ]
         self._reserve(len(matching) + len(subscription.config.streams))
         self.add(member, subscription.config.streams)

@@ -1,0 +1,172 @@
+"""Buckets: made explicitly, listed in order, deleted when empty.
+
+A bucket is a stream of its own, `/bucket`, that clients cannot name: so it is as durable as any
+stream, in every storage mode. What is listed and counted is what readers may know: a stream
+appears when its creation is durable and leaves when its removal is. A bucket can be deleted once
+nothing of its streams is left that a crash could bring back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.engine.replies import translate
+from headrace.engine.sorted_ids import SortedIds
+from headrace.engine.tails import Stream
+from headrace.errors import (
+    BucketExists,
+    BucketNotEmpty,
+    BucketNotFound,
+    HeadraceError,
+    StoredBytesDamaged,
+)
+from headrace.protocol.buckets import bucket_name, ids_of, is_bucketed, stream_name
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+
+class Bucket:
+    __slots__ = ("id", "ids", "pending", "stream")
+
+    def __init__(self, id: str, stream: Stream) -> None:
+        self.id = id
+        self.stream = stream
+        self.ids = SortedIds()
+        # Streams whose creation or removal is not durable yet.
+        self.pending: dict[int, Stream] = {}
+
+
+class Page(NamedTuple):
+    streams: list[Stream]
+    has_more: bool
+
+
+BucketReply = Callable[[Bucket | HeadraceError], None]
+
+
+class Buckets:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._buckets: dict[str, Bucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def recover(self) -> None:
+        """Take stock of the streams that the engine has recovered."""
+        ids: dict[str, list[str]] = {}
+        named = [name for name in self._engine.streams if is_bucketed(name)]
+        for name in named:
+            bucket_id, stream_id = ids_of(name)
+            stream = self._engine.streams[name]
+            if not stream_id:
+                self._buckets[bucket_id] = Bucket(bucket_id, stream)
+                stream.read_only = True
+            elif not stream.state.deleted:
+                ids.setdefault(bucket_id, []).append(stream_id)
+        for bucket_id, stream_ids in ids.items():
+            if bucket_id not in self._buckets:
+                raise StoredBytesDamaged("buckets", bucket_id)
+            self._buckets[bucket_id].ids = SortedIds(stream_ids)
+
+    def find(self, bucket_id: str) -> Bucket:
+        """A bucket as clients know it: one whose creation is not durable is not there yet."""
+        bucket = self._buckets.get(bucket_id)
+        if bucket is None or not bucket.stream.born:
+            raise BucketNotFound(bucket_id)
+        return bucket
+
+    def create(self, bucket_id: str, reply: BucketReply) -> None:
+        engine, name = self._engine, bucket_name(bucket_id)
+        if bucket_id in self._buckets:
+            engine.settle(name, lambda: reply(BucketExists(bucket_id)), reply)
+            return
+        engine.check_writable()
+        stream = engine.creation.establish(name)
+        bucket = self._buckets[bucket_id] = Bucket(bucket_id, stream)
+        engine.creation.begin(stream, translate(bucket, reply))
+
+    def delete(self, bucket_id: str, reply: BucketReply) -> None:
+        try:
+            bucket = self.find(bucket_id)
+        except BucketNotFound as refusal:
+            missing = refusal
+            self._engine.settle(bucket_name(bucket_id), lambda: reply(missing), reply)
+            return
+        if len(bucket.ids):
+            reply(BucketNotEmpty(bucket_id))
+        elif bucket.pending:
+            # Whether it is empty shows when what is under way is durable.
+            under_way = next(iter(bucket.pending.values()))
+            self._engine.storage.settle(under_way.log, lambda: self.delete(bucket_id, reply), reply)
+        else:
+            del self._buckets[bucket_id]
+            self._engine.removal.remove(bucket.stream, translate(bucket, reply))
+
+    # -- what happens to the streams of buckets --------------------------------------------
+
+    def expect(self, stream: Stream) -> None:
+        """A stream is being created."""
+        bucket = self._buckets[ids_of(stream.state.name)[0]]
+        bucket.pending[stream.state.id] = stream
+
+    def leave(self, stream: Stream, *, expired: bool) -> None:
+        """A stream is being removed; one whose time was over is not listed from now on."""
+        bucket_id, stream_id = ids_of(stream.state.name)
+        if not stream_id:
+            return
+        bucket = self._buckets[bucket_id]
+        bucket.pending[stream.state.id] = stream
+        if expired:
+            bucket.ids.discard(stream_id)
+
+    def arrived(self, stream: Stream) -> None:
+        """A creation is durable; if the removal is under way already, that is still to come."""
+        bucket_id, stream_id = ids_of(stream.state.name)
+        if stream_id and not stream.state.deleted:
+            bucket = self._buckets[bucket_id]
+            bucket.pending.pop(stream.state.id, None)
+            bucket.ids.add(stream_id)
+
+    def departed(self, stream: Stream) -> None:
+        """A removal is durable."""
+        bucket_id, stream_id = ids_of(stream.state.name)
+        if stream_id:
+            bucket = self._buckets[bucket_id]
+            bucket.pending.pop(stream.state.id, None)
+            if not self._is_followed(stream):
+                bucket.ids.discard(stream_id)
+
+    def _is_followed(self, stream: Stream) -> bool:
+        """Whether another stream has the name by now, and is listed under it."""
+        other = self._engine.streams.get(stream.state.name)
+        return other is not None and other is not stream and other.born
+
+    # -- listing ---------------------------------------------------------------------------
+
+    def page(self, bucket: Bucket, prefix: str, after: str, limit: int) -> Page:
+        """At most `limit` streams whose ids begin with `prefix` and follow `after`."""
+        found = list(islice(self._listed(bucket, prefix, after), limit + 1))
+        return Page(found[:limit], len(found) > limit)
+
+    def _listed(self, bucket: Bucket, prefix: str, after: str) -> Iterator[Stream]:
+        now_ms = self._engine.clock.now_ms()
+        ids = (
+            bucket.ids.after(after) if after >= prefix else bucket.ids.after(prefix, inclusive=True)
+        )
+        for stream_id in ids:
+            if not stream_id.startswith(prefix):
+                return
+            stream = self._known(stream_name(bucket.id, stream_id))
+            if stream is not None and not stream.is_expired(now_ms):
+                yield stream
+
+    def _known(self, name: str) -> Stream | None:
+        """The stream that readers know by this name: until its removal is durable, the old one."""
+        stream = self._engine.streams.get(name)
+        if stream is None or not stream.born:
+            return self._engine.leaving.get(name)
+        return stream

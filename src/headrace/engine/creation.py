@@ -1,0 +1,218 @@
+"""Creating streams: confirmed if an equal one is there, forked from another, or begun empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.engine.replies import translate
+from headrace.engine.tails import Stream
+from headrace.errors import (
+    BucketNotFound,
+    ContentTypeMismatch,
+    HeadraceError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NameTaken,
+    Overloaded,
+    Refused,
+    SourceDeleted,
+    StreamDeleted,
+    StreamNotFound,
+)
+from headrace.protocol import buckets
+from headrace.protocol.forks import fork_anchor, messages_needed, resolve_point
+from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, media_type
+from headrace.protocol.json_mode import split_messages
+from headrace.protocol.names import REGISTRY_NAME
+from headrace.protocol.offsets import START, Position
+from headrace.protocol.requests import Append, Create, ForkRequest
+from headrace.protocol.stream import (
+    Appended,
+    ForkOrigin,
+    StreamConfig,
+    StreamState,
+    apply_append,
+    decide_append,
+    decide_existing,
+)
+from headrace.storage.base import Change, Created
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A PUT whose stream is there: as it was when the answer was decided."""
+
+    state: StreamState
+    tail: Position
+    closed: bool
+    created: bool
+
+
+CreateOutcome = Confirmed | HeadraceError
+REGISTRY_METHODS = "GET, HEAD, OPTIONS"
+_NOTHING = Appended(START, START, b"", (), False, None, None)
+
+
+class Creation:
+    """The part of the engine that adds streams to it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
+        engine = self._engine
+        about = name
+        try:
+            existing = self._confirm_existing(name, command)
+            if existing is not None:
+                state = existing.state
+                outcome: CreateOutcome = Confirmed(state, state.tail, state.closed, created=False)
+            elif command.fork is None:
+                config = StreamConfig(
+                    command.content_type or DEFAULT_CONTENT_TYPE, command.lifetime
+                )
+                self._create(name, command, config, None, reply)
+                return
+            else:
+                self._create_fork(name, command, command.fork, reply)
+                return
+        except HeadraceError as refusal:
+            outcome = refusal
+            if isinstance(refusal, BucketNotFound):
+                about = buckets.bucket_name(refusal.bucket)
+        if command.fork is not None:
+            # What is said of a fork may rest on its source: that it is gone, or of another type.
+            source = command.fork.source
+            engine.settle(
+                source, lambda: engine.settle(about, lambda: reply(outcome), reply), reply
+            )
+            return
+        engine.settle(about, lambda: reply(outcome), reply)
+
+    def establish(self, name: str) -> Stream:
+        """An empty stream of the server's own; nobody hears of it before `begin`."""
+        engine = self._engine
+        if len(engine.streams) > engine.bounds.streams_max:
+            raise Overloaded("streams", engine.bounds.streams_max)
+        config = StreamConfig("application/json")
+        state = StreamState(engine.new_id(), name, config, engine.clock.now_ms())
+        stream = engine.streams[name] = Stream(state, engine.storage.new_log(state, None))
+        stream.read_only = True
+        return stream
+
+    def begin(self, stream: Stream, reply: Callable[[Change], None]) -> None:
+        change = Created(stream.state, _NOTHING)
+        self._engine.storage.commit(stream.log, change, (stream, change, reply))
+
+    def _confirm_existing(self, name: str, command: Create) -> Stream | None:
+        if name == REGISTRY_NAME:
+            raise MethodNotAllowed(REGISTRY_METHODS)
+        try:
+            stream = self._engine.find(name)
+        except StreamNotFound:
+            return None
+        except StreamDeleted:
+            raise NameTaken(name) from None
+        refusal = decide_existing(stream.state, command)
+        if refusal is not None:
+            raise refusal
+        return stream
+
+    def _create(
+        self,
+        name: str,
+        command: Create,
+        config: StreamConfig,
+        source: Stream | None,
+        reply: Callable[[CreateOutcome], None],
+    ) -> None:
+        engine = self._engine
+        in_bucket = buckets.is_bucketed(name)
+        if in_bucket:
+            engine.buckets.find(buckets.ids_of(name)[0])
+        if len(engine.streams) > engine.bounds.streams_max:
+            raise Overloaded("streams", engine.bounds.streams_max)
+        engine.check_writable()
+        state = StreamState(engine.new_id(), name, config, engine.clock.now_ms())
+        initial = self._decide_initial(state, command)
+        engine.reserve(len(initial.data))
+        log = engine.storage.new_log(state, source.log if source else None)
+        stream = engine.streams[name] = Stream(state, log, source)
+        if source is not None:
+            source.forks += 1
+        apply_append(state, initial, state.created_at_ms, engine.limits)
+        engine.expiring.add(stream)
+        change = Created(state, initial)
+        created = Confirmed(state, initial.end, initial.closes, created=True)
+        # Announced first: a commit may answer at once, and a delete may be what is asked next.
+        if in_bucket:
+            engine.buckets.expect(stream)
+        else:
+            engine.tell_created(stream)
+        engine.storage.commit(log, change, (stream, change, translate(created, reply)))
+
+    def _create_fork(
+        self,
+        name: str,
+        command: Create,
+        request: ForkRequest,
+        reply: Callable[[CreateOutcome], None],
+    ) -> None:
+        source = self._find_source(request.source)
+        origin = source.state
+        content_type = command.content_type or origin.config.content_type
+        if media_type(content_type) != origin.media_type:
+            raise ContentTypeMismatch(origin.config.content_type, content_type)
+        anchor = fork_anchor(origin, request)
+        if isinstance(anchor, Refused):
+            raise anchor
+        count = min(messages_needed(origin, request), origin.tail.messages - anchor.messages)
+
+        def resolved(following: list[int] | HeadraceError | None) -> None:
+            if isinstance(following, HeadraceError):
+                reply(following)
+                return
+            if source.state.deleted or name in self._engine.streams:
+                # The wait for the source's boundaries let something else in: decide again.
+                self.create(name, command, reply)
+                return
+            point = resolve_point(origin, anchor, request.sub_offset, following)
+            try:
+                if isinstance(point, Refused):
+                    raise point
+                config = StreamConfig(
+                    content_type,
+                    origin.config.lifetime.inherit(command.lifetime),
+                    ForkOrigin(request, origin.id, point),
+                )
+                self._create(name, command, config, source, reply)
+            except HeadraceError as error:
+                refusal = error
+                self._engine.settle(origin.name, lambda: reply(refusal), reply)
+
+        self._engine.reads.lengths(source, anchor, count, resolved)
+
+    def _find_source(self, name: str) -> Stream:
+        if name == REGISTRY_NAME:
+            raise InvalidRequest(f"{REGISTRY_NAME} cannot be forked.")
+        try:
+            return self._engine.find(name)
+        except StreamDeleted:
+            raise SourceDeleted(name) from None
+
+    def _decide_initial(self, state: StreamState, command: Create) -> Appended:
+        """The first change of a stream: its initial content and closure, perhaps neither."""
+        limits = self._engine.limits
+        body = command.body
+        if state.is_json and body and not split_messages(body, limits.json_body_bytes_max):
+            body = b""
+        outcome = decide_append(state, Append(body, close=command.closed), limits)
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        assert isinstance(outcome, Appended), "a new stream is open and knows no producer"
+        return outcome

@@ -1,0 +1,134 @@
+"""The bucket surface: buckets, their listing, and which handler a stream below them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from headrace.engine.buckets import Bucket
+from headrace.engine.engine import Engine
+from headrace.errors import BucketNotFound, HeadraceError, MethodNotAllowed, RouteNotFound
+from headrace.http.exchange import Exchange, Request
+from headrace.http.streams import StreamRoutes
+from headrace.http.surfaces import BucketSurface
+from headrace.protocol import buckets, responses
+from headrace.protocol.listing import Listed, page_document, parse_listing
+from headrace.protocol.responses import Response
+
+Handler = Callable[[Request, Exchange, str], None]
+Methods = Mapping[bytes, Handler]
+EXPIRED_AT_ONCE_MAX = 10_000  # what one look at a bucket may clear away
+
+
+class BucketRoutes:
+    """`root` is the mount point without a slash at its end; `own` are the server's own names."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        streams: StreamRoutes,
+        surface: BucketSurface,
+        root: str,
+        own: frozenset[str],
+    ) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._surface = surface
+        self._root = f"{root}/".encode()
+        self._own = own
+        self._bucket: Methods = {
+            b"GET": self._describe,
+            b"HEAD": self._describe,
+            b"PUT": self._create,
+            b"DELETE": self._delete,
+        }
+        self._listing: Methods = {b"GET": self._list, b"HEAD": self._list}
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        path = request.target.partition(b"?")[0]
+        if not path.startswith(self._root):
+            raise RouteNotFound(path.decode("latin-1"))
+        try:
+            self._dispatch(request, exchange, path)
+        except BucketNotFound as refusal:
+            problem = responses.problem(refusal)
+            name = buckets.bucket_name(refusal.bucket)
+            self._engine.settle(
+                name,
+                lambda: exchange.respond(problem),
+                lambda error: exchange.respond(responses.problem(error)),
+            )
+
+    def _dispatch(self, request: Request, exchange: Exchange, path: bytes) -> None:
+        bucket_id, *rest = map(buckets.decode_segment, path[len(self._root) :].split(b"/"))
+        if not bucket_id or (bucket_id in self._own and self._root == b"/"):
+            raise RouteNotFound(path.decode("latin-1"))
+        match rest:
+            case []:
+                _call(self._bucket, request, exchange, bucket_id)
+            case [buckets.LISTING]:
+                _call(self._listing, request, exchange, bucket_id)
+            case [_]:
+                self._streams.handle(request, exchange, request.target[len(self._root) :])
+            case [stream_id, *_]:
+                buckets.check_bucket_id(bucket_id)
+                buckets.check_stream_id(bucket_id, stream_id)
+                raise RouteNotFound(path.decode("latin-1"))
+
+    # -- buckets ---------------------------------------------------------------------------
+
+    def _create(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
+        request.operation = "bucket"
+        location = self._surface.bucket_url(request, bucket_id)
+
+        def created(outcome: Bucket | HeadraceError) -> None:
+            if isinstance(outcome, HeadraceError):
+                exchange.respond(responses.problem(outcome))
+            else:
+                document = responses.json_document(responses.CREATED, _document(outcome))
+                headers = document.headers + responses.line("Location", location)
+                exchange.respond(Response(responses.CREATED, headers, document.body))
+
+        self._engine.buckets.create(bucket_id, created)
+
+    def _describe(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
+        request.operation = "bucket"
+        bucket = self._engine.buckets.find(bucket_id)
+        self._engine.expire(EXPIRED_AT_ONCE_MAX)
+        exchange.respond(responses.json_document(responses.OK, _document(bucket)))
+
+    def _delete(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
+        request.operation = "bucket"
+
+        def deleted(outcome: Bucket | HeadraceError) -> None:
+            if isinstance(outcome, HeadraceError):
+                exchange.respond(responses.problem(outcome))
+            else:
+                exchange.respond(responses.deleted())
+
+        self._engine.expire(EXPIRED_AT_ONCE_MAX)
+        self._engine.buckets.delete(bucket_id, deleted)
+
+    def _list(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
+        request.operation = "list"
+        bucket = self._engine.buckets.find(bucket_id)
+        listing = parse_listing(request.target.partition(b"?")[2].decode("latin-1"))
+        page = self._engine.buckets.page(bucket, *listing)
+        listed = [Listed(s.state, s.visible, s.visible_closed) for s in page.streams]
+        document = page_document(bucket_id, listing, listed, has_more=page.has_more)
+        exchange.respond(responses.json_document(responses.OK, document))
+
+
+def _document(bucket: Bucket) -> dict[str, object]:
+    return {
+        "bucket_id": bucket.id,
+        "streams": len(bucket.ids),
+        "created_at_ms": bucket.stream.state.created_at_ms,
+    }
+
+
+def _call(methods: Methods, request: Request, exchange: Exchange, bucket_id: str) -> None:
+    buckets.check_bucket_id(bucket_id)
+    handler = methods.get(request.method)
+    if handler is None:
+        raise MethodNotAllowed(", ".join([*(method.decode() for method in methods), "OPTIONS"]))
+    handler(request, exchange, bucket_id)
