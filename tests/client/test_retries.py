@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from itertools import count
-from typing import Any
 
 import pytest
 
 from headrace import errors
 from headrace.client import (
     BadAnswer,
-    Client,
     ConnectFailed,
     ConnectionLost,
     Forbidden,
@@ -26,7 +24,7 @@ from headrace.client import (
     status_of,
 )
 from headrace.errors import Indeterminate, Unavailable
-from tests.client.conftest import QUICK
+from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
 
 READ = Reply(200, {"Stream-Next-Offset": "1", "Stream-Up-To-Date": "true"}, b"data")
@@ -34,40 +32,36 @@ DONE = Reply(204, {"Stream-Next-Offset": "1"})
 HEAD = Reply(200, {"Content-Type": "text/plain", "Stream-Next-Offset": "0"})
 
 
-def client(server: ScriptedServer, **settings: Any) -> Client:
-    return Client(server.url, **({"retry": QUICK} | settings))
-
-
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 507])
-def test_a_read_is_repeated_until_it_succeeds(status: int) -> None:
-    with ScriptedServer(Reply(status), Reply(status), READ) as server, client(server) as c:
+def test_a_read_is_repeated_until_it_succeeds(connect: Connect, status: int) -> None:
+    with ScriptedServer(Reply(status), Reply(status), READ) as server, connect(server.url) as c:
         assert c.stream("s").read_bytes() == b"data"
         assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize("lost", [Reply(hang_up=True), Reply(200, {}, b"da", cut=True)])
-def test_a_read_survives_lost_connections(lost: Reply) -> None:
-    with ScriptedServer(lost, lost, READ) as server, client(server) as c:
+def test_a_read_survives_lost_connections(connect: Connect, lost: Reply) -> None:
+    with ScriptedServer(lost, lost, READ) as server, connect(server.url) as c:
         assert c.stream("s").read_bytes() == b"data"
 
 
-def test_retries_end() -> None:
-    with ScriptedServer(Reply(503)) as server, client(server) as c:
+def test_retries_end(connect: Connect) -> None:
+    with ScriptedServer(Reply(503)) as server, connect(server.url) as c:
         with pytest.raises(ServerBusy):
             c.stream("s").read_bytes()
         assert len(server.asked) == 1 + 3
 
 
-def test_retry_after_is_waited_for() -> None:
-    with ScriptedServer(Reply(429, {"Retry-After": "1"}), READ) as server, client(server) as c:
+def test_retry_after_is_waited_for(connect: Connect) -> None:
+    with ScriptedServer(Reply(429, {"Retry-After": "1"}), READ) as server, connect(server.url) as c:
         began = time.monotonic()
         c.stream("s").read_bytes()
         assert time.monotonic() - began >= 1
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 410, 413, 418])
-def test_a_refusal_is_not_repeated(status: int) -> None:
-    with ScriptedServer(Reply(status)) as server, client(server) as c:
+def test_a_refusal_is_not_repeated(connect: Connect, status: int) -> None:
+    with ScriptedServer(Reply(status)) as server, connect(server.url) as c:
         with pytest.raises(errors.Refused) as refused:
             c.stream("s").read_bytes()
         assert status_of(refused.value) == status
@@ -75,21 +69,23 @@ def test_a_refusal_is_not_repeated(status: int) -> None:
 
 
 @pytest.mark.parametrize("doubt", [Reply(500), Reply(hang_up=True)])
-def test_a_plain_append_in_doubt_is_not_repeated(doubt: Reply) -> None:
-    with ScriptedServer(HEAD, doubt, DONE) as server, client(server) as c:
+def test_a_plain_append_in_doubt_is_not_repeated(connect: Connect, doubt: Reply) -> None:
+    with ScriptedServer(HEAD, doubt, DONE) as server, connect(server.url) as c:
         with pytest.raises(Indeterminate):
             c.stream("s").append("x")
         assert [asked.method for asked in server.asked] == ["HEAD", "POST"]
 
 
-def test_a_plain_append_that_did_not_happen_is_repeated() -> None:
-    with ScriptedServer(HEAD, Reply(503), DONE) as server, client(server) as c:
+def test_a_plain_append_that_did_not_happen_is_repeated(connect: Connect) -> None:
+    with ScriptedServer(HEAD, Reply(503), DONE) as server, connect(server.url) as c:
         assert c.stream("s").append("x").next_offset == "1"
 
 
 @pytest.mark.parametrize("doubt", [Reply(500), Reply(hang_up=True)])
-def test_a_stamped_append_in_doubt_is_repeated_with_the_same_stamp(doubt: Reply) -> None:
-    with ScriptedServer(HEAD, doubt, DONE) as server, client(server) as c:
+def test_a_stamped_append_in_doubt_is_repeated_with_the_same_stamp(
+    connect: Connect, doubt: Reply
+) -> None:
+    with ScriptedServer(HEAD, doubt, DONE) as server, connect(server.url) as c:
         c.stream("s").append("x", producer=ProducerStamp("p", 1, 2))
     stamps = [
         [asked.headers[f"producer-{part}"] for part in ("id", "epoch", "seq")]
@@ -98,36 +94,36 @@ def test_a_stamped_append_in_doubt_is_repeated_with_the_same_stamp(doubt: Reply)
     assert stamps == [["p", "1", "2"]] * 2
 
 
-def test_an_append_may_be_sent_again_in_doubt_if_told_so() -> None:
-    with ScriptedServer(HEAD, Reply(500), DONE) as server, client(server) as c:
+def test_an_append_may_be_sent_again_in_doubt_if_told_so(connect: Connect) -> None:
+    with ScriptedServer(HEAD, Reply(500), DONE) as server, connect(server.url) as c:
         c.stream("s").append("x", repeat_in_doubt=True)
 
 
-def test_a_delete_whose_answer_was_lost_succeeds_when_nothing_is_left() -> None:
-    with ScriptedServer(Reply(hang_up=True), Reply(404)) as server, client(server) as c:
+def test_a_delete_whose_answer_was_lost_succeeds_when_nothing_is_left(connect: Connect) -> None:
+    with ScriptedServer(Reply(hang_up=True), Reply(404)) as server, connect(server.url) as c:
         assert c.stream("s").delete() is False
 
 
-def test_no_server_is_unavailable_and_names_the_url() -> None:
+def test_no_server_is_unavailable_and_names_the_url(connect: Connect) -> None:
     with ScriptedServer(READ) as server:
         pass
-    with client(server) as c, pytest.raises(ConnectFailed) as failed:
+    with connect(server.url) as c, pytest.raises(ConnectFailed) as failed:
         c.stream("s").head()
     assert isinstance(failed.value, Unavailable)
     assert server.url in str(failed.value)
 
 
-def test_an_answer_that_never_comes_is_given_up() -> None:
+def test_an_answer_that_never_comes_is_given_up(connect: Connect) -> None:
     never = threading.Event()
     with ScriptedServer(Reply(wait=never)) as server:
         quick = Timeouts(answer_secs=0.05)
-        with client(server, timeouts=quick, retry=Retry(retries_max=0)) as c:
+        with connect(server.url, timeouts=quick, retry=Retry(retries_max=0)) as c:
             with pytest.raises(ConnectionLost):
                 c.stream("s").head()
             never.set()
 
 
-def test_other_servers_are_understood_by_status_and_headers() -> None:
+def test_other_servers_are_understood_by_status_and_headers(connect: Connect) -> None:
     said: list[tuple[Reply, type[errors.HeadraceError]]] = [
         (Reply(401), Unauthorized),
         (Reply(403), Forbidden),
@@ -144,26 +140,29 @@ def test_other_servers_are_understood_by_status_and_headers() -> None:
     ]
     for reply, kind in said:
         with ScriptedServer(HEAD, reply) as server:
-            with client(server, retry=Retry(retries_max=0)) as c, pytest.raises(kind) as caught:
+            with (
+                connect(server.url, retry=Retry(retries_max=0)) as c,
+                pytest.raises(kind) as caught,
+            ):
                 c.stream("s").append("x", producer=ProducerStamp("p", 0, 0))
             assert status_of(caught.value) == reply.status
 
 
-def test_an_answer_without_its_offset_is_not_guessed_at() -> None:
+def test_an_answer_without_its_offset_is_not_guessed_at(connect: Connect) -> None:
     with (
         ScriptedServer(Reply(200, {}, b"data")) as server,
-        client(server) as c,
+        connect(server.url) as c,
         pytest.raises(BadAnswer),
     ):
         c.stream("s").read_bytes()
 
 
-def test_dynamic_headers_and_parameters_are_asked_for_with_every_request() -> None:
+def test_dynamic_headers_and_parameters_are_asked_for_with_every_request(connect: Connect) -> None:
     numbers = count(1)
     with (
         ScriptedServer(Reply(503), READ) as server,
-        client(
-            server, token=lambda: f"t{next(numbers)}", params={"n": lambda: str(next(numbers))}
+        connect(
+            server.url, token=lambda: f"t{next(numbers)}", params={"n": lambda: str(next(numbers))}
         ) as c,
     ):
         c.stream("s", headers={"X-Own": "1"}).read_bytes()
@@ -172,8 +171,8 @@ def test_dynamic_headers_and_parameters_are_asked_for_with_every_request() -> No
     assert {asked.headers["x-own"] for asked in server.asked} == {"1"}
 
 
-def test_connections_are_reused() -> None:
-    with ScriptedServer(READ) as server, client(server) as c:
+def test_connections_are_reused(connect: Connect) -> None:
+    with ScriptedServer(READ) as server, connect(server.url) as c:
         stream = c.stream("s")
         for _ in range(5):
             stream.read_bytes()

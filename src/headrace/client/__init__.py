@@ -11,6 +11,8 @@ Imports no server code; meets the server in `protocol`. Errors are those of `hea
 `headrace.client.failures`.
 """
 
+from headrace.client.aio import AsyncClient, AsyncReader, AsyncStream
+from headrace.client.async_producer import AsyncProducer
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo
 from headrace.client.failures import (
     BadAnswer,
@@ -23,6 +25,8 @@ from headrace.client.failures import (
     UnexpectedAnswer,
     status_of,
 )
+from headrace.client.outbox import ProducerBroken, ProducerOptions, ProducerOverlap
+from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live
 from headrace.client.settings import Retry, Settings, Timeouts
 from headrace.client.stream import Client, Reader, Stream
@@ -33,6 +37,10 @@ __all__ = [
     "BEGINNING",
     "NOW",
     "Appended",
+    "AsyncClient",
+    "AsyncProducer",
+    "AsyncReader",
+    "AsyncStream",
     "BadAnswer",
     "Batch",
     "Chunk",
@@ -43,6 +51,10 @@ __all__ = [
     "Event",
     "Forbidden",
     "Live",
+    "Producer",
+    "ProducerBroken",
+    "ProducerOptions",
+    "ProducerOverlap",
     "ProducerStamp",
     "Reader",
     "Retry",

@@ -261,7 +261,11 @@ def delete(target: Target) -> Steps[bool]:
 
 def encode_json(values: Iterable[Any]) -> bytes:
     """One message per value; a value that is a list stays one message."""
-    return b"[%b]" % b",".join(map(msgspec.json.encode, values))
+    return b"[%b]" % b",".join(map(encode_value, values))
+
+
+def encode_value(value: Any) -> bytes:
+    return msgspec.json.encode(value)
 
 
 def encode_data(data: bytes | str) -> bytes:

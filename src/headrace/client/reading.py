@@ -59,11 +59,14 @@ class Chunk:
 class Reading:
     """One reader's place in one stream."""
 
-    def __init__(self, target: Target, offset: str = BEGINNING, live: Live = False) -> None:
+    def __init__(
+        self, target: Target, offset: str = BEGINNING, live: Live = False, *, skip: int = 0
+    ) -> None:
         if live not in (False, "auto", "long-poll", "sse"):
             raise ValueError("live is False, 'auto', 'long-poll' or 'sse'.")
         self._target = target
         self._live = live
+        self.skip = skip
         self.typed = False
         """Whether chunks must say their content type, which an event stream does not."""
         self.offset = offset
@@ -71,8 +74,17 @@ class Reading:
         self.up_to_date = False
         self.closed = False
         self.content_type: str | None = None
+        self.status: int | None = None
         self._opened = 0
         self._controls = 0
+
+    @property
+    def url(self) -> str:
+        return self._target.url
+
+    @property
+    def is_live(self) -> bool:
+        return self._live is not False
 
     def flow(self) -> Flow[Chunk]:
         """Everything from the offset on; ends when caught up, or if live, when closed."""
@@ -123,6 +135,7 @@ class Reading:
 
     def _taken(self, answer: Answer) -> Chunk:
         """Move on by one answer."""
+        self.status = answer.status
         body = answer.body if answer.status == OK else b""
         next_offset = answer.headers.get("stream-next-offset")
         if next_offset is None:
@@ -176,6 +189,7 @@ class Reading:
         answer: Answer = yield Open(request)
         if answer.status != OK:
             raise failure(request, answer)
+        self.status = answer.status
         if "text/event-stream" not in answer.headers.get("content-type", ""):
             self._misunderstood("it is no event stream")
         self._opened += 1

@@ -77,6 +77,9 @@ class Settings:
     verify: bool | str = True  # a file or directory of certificates, or False for none
     connections_max: int = 100
 
-    def but(self, **changes: Any) -> Settings:
-        """The same settings but for these."""
-        return replace(self, **changes) if changes else self
+    @staticmethod
+    def of(url: str | None, settings: Settings | None, changes: dict[str, Any]) -> Settings:
+        """The given settings, or the defaults, but for these changes."""
+        if url is not None:
+            changes = changes | {"url": url}
+        return replace(settings or Settings(), **changes)

@@ -1,19 +1,29 @@
 """The blocking client: `Client`, `Stream` and `Reader`.
 
-Thin: what happens is in `client.calls` and `client.reading`; `client.aio` is the same, awaited.
+Thin: what happens is in `client.handle` and `client.reading`; `client.aio` is the same, awaited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
+from uuid import uuid4
 
-from headrace.client import calls
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.driver import Driver, Line
 from headrace.client.exchange import Steps
+from headrace.client.handle import (
+    AppendOptions,
+    CreateOptions,
+    ForkOptions,
+    Handle,
+    Place,
+    ReadOptions,
+)
 from headrace.client.locate import locate
+from headrace.client.outbox import ProducerOptions
+from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live, Reading
 from headrace.client.settings import Fields, Settings
 from headrace.client.views import Batch, Event, EventView, TextView, batch_of
@@ -29,19 +39,26 @@ class Client:
     `Client("http://localhost:4437", token=...)`; every field of `Settings` is a keyword.
     """
 
-    def __init__(self, url: str | None = None, *, settings: Settings | None = None, **more: Any):
-        self.settings = settings if settings is not None else Settings()
-        if url is not None:
-            more["url"] = url
-        self.settings = self.settings.but(**more)
+    def __init__(
+        self, url: str | None = None, *, settings: Settings | None = None, **more: Any
+    ) -> None:
+        self.settings = Settings.of(url, settings, more)
         self._driver = Driver(self.settings)
 
     def stream(
-        self, name: str, *, headers: Fields | None = None, params: Fields | None = None
+        self,
+        name: str,
+        *,
+        content_type: str | None = None,
+        headers: Fields | None = None,
+        params: Fields | None = None,
     ) -> Stream:
-        """A stream by name, by absolute path (`/bucket/stream`) or by URL; asks nothing yet."""
+        """A stream by name, by absolute path (`/bucket/stream`) or by URL; asks nothing yet.
+
+        An append that does not know the content type asks for it first.
+        """
         target = Target(locate(self.settings, name), self.settings, headers or {}, params or {})
-        return Stream(self._driver, target)
+        return Stream(self._driver, Handle(target, content_type))
 
     def close(self) -> None:
         self._driver.close()
@@ -61,137 +78,76 @@ class Client:
 class Stream:
     """One stream of the server."""
 
-    def __init__(self, driver: Driver, target: Target, content_type: str | None = None) -> None:
+    def __init__(self, driver: Driver, handle: Handle) -> None:
         self._driver = driver
-        self._target = target
-        self._content_type = content_type
+        self._handle = handle
 
     @property
     def url(self) -> str:
-        return self._target.url
+        return self._handle.target.url
+
+    @property
+    def content_type(self) -> str:
+        """What the stream holds; asked for once."""
+        return self._run(self._handle.learn_type())
 
     def _run(self, steps: Steps[T]) -> T:
         return self._driver.run(steps)
 
     def create(
-        self,
-        content_type: str = DEFAULT_CONTENT_TYPE,
-        *,
-        ttl_secs: int | None = None,
-        expires_at: str | None = None,
-        closed: bool = False,
-        data: bytes | str | None = None,
+        self, content_type: str = DEFAULT_CONTENT_TYPE, **options: Unpack[CreateOptions]
     ) -> Created:
         """Create it, or confirm that an equal one is there."""
-        created = self._run(
-            calls.create(
-                self._target,
-                content_type,
-                ttl_secs=ttl_secs,
-                expires_at=expires_at,
-                closed=closed,
-                body=None if data is None else calls.encode_data(data),
-            )
-        )
-        self._content_type = created.content_type
-        return created
+        return self._run(self._handle.create(content_type, **options))
+
+    def fork(self, source: str, **options: Unpack[ForkOptions]) -> Created:
+        """Create this stream as a fork of `source` (a name, a path or a URL of this server)."""
+        return self._run(self._handle.fork(source, **options))
 
     def head(self) -> StreamInfo:
-        info = self._run(calls.head(self._target))
-        self._content_type = info.content_type
-        return info
+        return self._run(self._handle.head())
 
-    @property
-    def content_type(self) -> str:
-        """What the stream holds; asked for once."""
-        return self._content_type or self.head().content_type
-
-    def append(
-        self,
-        data: bytes | str,
-        *,
-        producer: ProducerStamp | None = None,
-        seq: str | None = None,
-        close: bool = False,
-        repeat_in_doubt: bool = False,
-    ) -> Appended:
+    def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Appended:
         """Append `data` as it is. On a JSON stream it is JSON text, and an array is its elements.
 
-        Without a producer stamp a lost answer raises `Indeterminate`; `repeat_in_doubt` sends it
-        again instead, and may append it twice.
+        Without a producer stamp a lost answer raises `Indeterminate`.
         """
-        return self._run(
-            calls.append(
-                self._target,
-                calls.encode_data(data),
-                self.content_type,
-                producer=producer,
-                seq=seq,
-                close=close,
-                repeat_in_doubt=repeat_in_doubt,
-            )
-        )
+        return self._run(self._handle.append(data, **options))
 
-    def append_json(self, *values: Any, **options: Any) -> Appended:
-        """Append each value as one JSON message; the options are those of `append`."""
-        return self.append(calls.encode_json(values), **options)
+    def append_json(self, *values: Any, **options: Unpack[AppendOptions]) -> Appended:
+        """Append each value as one JSON message."""
+        return self._run(self._handle.append_json(values, **options))
 
     def close(
         self, data: bytes | str | None = None, *, producer: ProducerStamp | None = None
     ) -> Appended:
         """Close the stream for good, with a last append if `data` is given."""
-        if data is not None:
-            return self.append(data, producer=producer, close=True)
-        return self._run(calls.append(self._target, None, None, producer=producer, close=True))
+        return self._run(self._handle.close(data, producer))
 
     def delete(self) -> bool:
         """Delete it; False if it turned out to be gone after an answer was lost."""
-        return self._run(calls.delete(self._target))
+        return self._run(self._handle.delete())
 
-    def fork(
-        self,
-        source: str,
-        *,
-        offset: str | None = None,
-        sub_offset: int | None = None,
-        content_type: str = "",
-        ttl_secs: int | None = None,
-        expires_at: str | None = None,
-    ) -> Created:
-        """Create this stream as a fork of `source` (a name, a path or a URL of this server)."""
-        path = locate(self._target.settings, source, path_only=True)
-        created = self._run(
-            calls.create(
-                self._target,
-                content_type,
-                ttl_secs=ttl_secs,
-                expires_at=expires_at,
-                fork=calls.fork_headers(path, offset, sub_offset),
-            )
-        )
-        self._content_type = created.content_type
-        return created
+    def producer(self, producer_id: str | None = None, **options: Any) -> Producer:
+        """An idempotent producer; the options are the fields of `ProducerOptions`.
+
+        Without an id it gets one of its own, and nobody fences it.
+        """
+        chosen = producer_id if producer_id is not None else str(uuid4())
+        return Producer(self._driver, self._handle, chosen, ProducerOptions(**options))
 
     def read(
-        self,
-        offset: str = BEGINNING,
-        *,
-        live: Live = False,
-        skip: int = 0,
-        headers: Fields | None = None,
-        params: Fields | None = None,
+        self, offset: str = BEGINNING, *, live: Live = False, **options: Unpack[ReadOptions]
     ) -> Reader:
         """Read from `offset`: what is there, or with `live` also what is to come.
 
-        The reader is a one-time iterable of chunks, with views as text, JSON and events; `skip`
-        leaves out that many messages of the view `events`.
+        The reader is a one-time iterable of chunks, with views as text, JSON and events.
         """
-        target = self._target.with_fields(headers, params)
-        return Reader(self._driver, target, offset, live, skip)
+        return Reader(self._driver, self._handle.reading(offset, live, options))
 
     def read_bytes(self, offset: str = BEGINNING) -> bytes:
         """Everything from `offset` to the tail."""
-        return b"".join(chunk.data for chunk in self.read(offset))
+        return b"".join(self.read(offset).bytes())
 
     def read_text(self, offset: str = BEGINNING) -> str:
         return self.read_bytes(offset).decode("utf-8", "replace")
@@ -200,42 +156,16 @@ class Stream:
         return list(self.read(offset).json())
 
 
-class Reader:
+class Reader(Place):
     """A place in a stream that moves as it is iterated; one iteration per reader.
 
     `close`, from any thread, ends a live read at once. Used as a context manager it does so.
     """
 
-    def __init__(
-        self, driver: Driver, target: Target, offset: str, live: Live, skip: int = 0
-    ) -> None:
+    def __init__(self, driver: Driver, reading: Reading) -> None:
+        super().__init__(reading)
         self._driver = driver
-        self._reading = Reading(target, offset, live)
-        self._line = Line() if live else None
-        self._url = target.url
-        self._skip = skip
-
-    @property
-    def offset(self) -> str:
-        """Where the next read goes on."""
-        return self._reading.offset
-
-    @property
-    def up_to_date(self) -> bool:
-        return self._reading.up_to_date
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream is closed and everything of it was read."""
-        return self._reading.closed
-
-    @property
-    def cursor(self) -> str | None:
-        return self._reading.cursor
-
-    @property
-    def content_type(self) -> str | None:
-        return self._reading.content_type
+        self._line = Line() if reading.is_live else None
 
     def __iter__(self) -> Iterator[Chunk]:
         return self._driver.iterate(self._reading.flow(), self._line)
@@ -248,16 +178,15 @@ class Reader:
 
     def batches(self) -> Iterator[Batch[Any]]:
         """JSON messages as they came together; an empty batch says that it has caught up."""
-        return (batch_of(self._url, chunk) for chunk in self)
+        return (batch_of(self._reading.url, chunk) for chunk in self)
 
     def json(self) -> Iterator[Any]:
         return (item for batch in self.batches() for item in batch.items)
 
     def events(self) -> Iterator[Event[Any]]:
         """Messages one by one with their place; see `Event`."""
-        self._reading.typed = True
-        feed: Callable[[Chunk], Iterator[Event[Any]]] = EventView(self._url, self._skip).feed
-        return (event for chunk in self for event in feed(chunk))
+        view = EventView.of(self._reading)
+        return (event for chunk in self for event in view.feed(chunk))
 
     def close(self) -> None:
         if self._line is not None:

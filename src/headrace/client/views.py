@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from headrace.client.failures import BadAnswer
-from headrace.client.reading import Chunk
+from headrace.client.reading import Chunk, Reading
 from headrace.protocol.headers import JSON, media_type
 
 T = TypeVar("T")
@@ -81,6 +81,11 @@ class EventView:
     def __init__(self, url: str, skip: int = 0) -> None:
         self._url = url
         self._skip = skip
+
+    @staticmethod
+    def of(reading: Reading) -> EventView:
+        reading.typed = True
+        return EventView(reading.url, reading.skip)
 
     def feed(self, chunk: Chunk) -> Iterator[Event[Any]]:
         if not chunk.data:

@@ -1,0 +1,172 @@
+"""The awaited client: `AsyncClient`, `AsyncStream` and `AsyncReader`.
+
+The same verbs as in `client.stream`, over the same steps. Cancelling the task that waits ends a
+read at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+from uuid import uuid4
+
+from headrace.client.async_driver import AsyncDriver
+from headrace.client.async_producer import AsyncProducer
+from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
+from headrace.client.exchange import Steps
+from headrace.client.handle import (
+    AppendOptions,
+    CreateOptions,
+    ForkOptions,
+    Handle,
+    Place,
+    ReadOptions,
+)
+from headrace.client.locate import locate
+from headrace.client.outbox import ProducerOptions
+from headrace.client.reading import Chunk, Live, Reading
+from headrace.client.settings import Fields, Settings
+from headrace.client.views import Batch, Event, EventView, TextView, batch_of
+from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
+from headrace.protocol.offsets import BEGINNING
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A pool of connections to one server, for one event loop; see `Client`."""
+
+    def __init__(
+        self, url: str | None = None, *, settings: Settings | None = None, **more: Any
+    ) -> None:
+        self.settings = Settings.of(url, settings, more)
+        self._driver = AsyncDriver(self.settings)
+
+    def stream(
+        self,
+        name: str,
+        *,
+        content_type: str | None = None,
+        headers: Fields | None = None,
+        params: Fields | None = None,
+    ) -> AsyncStream:
+        """A stream by name, by absolute path (`/bucket/stream`) or by URL; asks nothing yet.
+
+        An append that does not know the content type asks for it first.
+        """
+        target = Target(locate(self.settings, name), self.settings, headers or {}, params or {})
+        return AsyncStream(self._driver, Handle(target, content_type))
+
+    async def close(self) -> None:
+        await self._driver.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class AsyncStream:
+    """One stream of the server; see `Stream` for what the verbs do."""
+
+    def __init__(self, driver: AsyncDriver, handle: Handle) -> None:
+        self._driver = driver
+        self._handle = handle
+
+    @property
+    def url(self) -> str:
+        return self._handle.target.url
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await self._driver.run(steps)
+
+    async def create(
+        self, content_type: str = DEFAULT_CONTENT_TYPE, **options: Unpack[CreateOptions]
+    ) -> Created:
+        return await self._run(self._handle.create(content_type, **options))
+
+    async def fork(self, source: str, **options: Unpack[ForkOptions]) -> Created:
+        return await self._run(self._handle.fork(source, **options))
+
+    async def head(self) -> StreamInfo:
+        return await self._run(self._handle.head())
+
+    async def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Appended:
+        return await self._run(self._handle.append(data, **options))
+
+    async def append_json(self, *values: Any, **options: Unpack[AppendOptions]) -> Appended:
+        return await self._run(self._handle.append_json(values, **options))
+
+    async def close(
+        self, data: bytes | str | None = None, *, producer: ProducerStamp | None = None
+    ) -> Appended:
+        return await self._run(self._handle.close(data, producer))
+
+    async def delete(self) -> bool:
+        return await self._run(self._handle.delete())
+
+    def producer(self, producer_id: str | None = None, **options: Any) -> AsyncProducer:
+        """An idempotent producer; the options are the fields of `ProducerOptions`.
+
+        Without an id it gets one of its own, and nobody fences it.
+        """
+        chosen = producer_id if producer_id is not None else str(uuid4())
+        return AsyncProducer(self._driver, self._handle, chosen, ProducerOptions(**options))
+
+    def read(
+        self, offset: str = BEGINNING, *, live: Live = False, **options: Unpack[ReadOptions]
+    ) -> AsyncReader:
+        return AsyncReader(self._driver, self._handle.reading(offset, live, options))
+
+    async def read_bytes(self, offset: str = BEGINNING) -> bytes:
+        return b"".join([data async for data in self.read(offset).bytes()])
+
+    async def read_text(self, offset: str = BEGINNING) -> str:
+        return (await self.read_bytes(offset)).decode("utf-8", "replace")
+
+    async def read_json(self, offset: str = BEGINNING) -> list[Any]:
+        return [value async for value in self.read(offset).json()]
+
+
+class AsyncReader(Place):
+    """A place in a stream that moves as it is iterated; one iteration per reader."""
+
+    def __init__(self, driver: AsyncDriver, reading: Reading) -> None:
+        super().__init__(reading)
+        self._driver = driver
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self._driver.iterate(self._reading.flow())
+
+    async def bytes(self) -> AsyncIterator[bytes]:
+        async for chunk in self:
+            if chunk.data:
+                yield chunk.data
+
+    async def text(self) -> AsyncIterator[str]:
+        view = TextView()
+        async for chunk in self:
+            if text := view.feed(chunk):
+                yield text
+
+    async def batches(self) -> AsyncIterator[Batch[Any]]:
+        async for chunk in self:
+            yield batch_of(self._reading.url, chunk)
+
+    async def json(self) -> AsyncIterator[Any]:
+        async for batch in self.batches():
+            for item in batch.items:
+                yield item
+
+    async def events(self) -> AsyncIterator[Event[Any]]:
+        view = EventView.of(self._reading)
+        async for chunk in self:
+            for event in view.feed(chunk):
+                yield event

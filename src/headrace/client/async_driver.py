@@ -1,0 +1,163 @@
+"""Carries the client's steps out over httpx, awaited. `client.driver` is its blocking twin."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Generator
+from typing import Any, TypeVar
+
+import httpx
+
+from headrace.client.driver import built, head_of, pool_options, tls_context, transport_error
+from headrace.client.exchange import (
+    Answer,
+    Ask,
+    Effect,
+    Emit,
+    Flow,
+    HangUp,
+    Open,
+    Pull,
+    Request,
+    Steps,
+    Wait,
+)
+from headrace.client.settings import Settings
+from headrace.errors import HeadraceError
+
+T = TypeVar("T")
+
+
+class AsyncDriver:
+    """Performs effects with one pool of connections, on one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._http = httpx.AsyncClient(**pool_options(settings, tls_context(settings)))
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Perform steps to their end; their result."""
+        performer = _Performer(self._http, self.settings)
+        try:
+            effect = _step(steps)
+            while True:
+                effect = await performer.advance(steps, effect)
+        except _Finished as finished:
+            result: T = finished.value
+            return result
+        finally:
+            await performer.hang_up()
+
+    async def iterate(self, flow: Flow[T]) -> AsyncIterator[T]:
+        """Perform a flow, and yield what it emits."""
+        performer = _Performer(self._http, self.settings)
+        try:
+            effect = _step(flow)
+            while True:
+                if isinstance(effect, Emit):
+                    yield effect.value
+                    effect = _step(flow)
+                else:
+                    effect = await performer.advance(flow, effect)
+        except _Finished:
+            return
+        finally:
+            flow.close()
+            await performer.hang_up()
+
+
+class _Finished(Exception):
+    """The steps are at their end; StopIteration may not pass through a coroutine."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _step(
+    steps: Generator[Any, Any, Any], result: Any = None, error: Exception | None = None
+) -> Any:
+    try:
+        return steps.throw(error) if error is not None else steps.send(result)
+    except StopIteration as finished:
+        raise _Finished(finished.value) from None
+
+
+class _Performer:
+    def __init__(self, http: httpx.AsyncClient, settings: Settings) -> None:
+        self._http = http
+        self._settings = settings
+        self._opened: httpx.Response | None = None
+        self._body: AsyncIterator[bytes] | None = None
+        self._request: Request | None = None
+
+    async def advance(self, steps: Generator[Any, Any, Any], effect: Effect) -> Any:
+        """Perform one effect, and the next one that the steps come up with."""
+        try:
+            result = await self._perform(effect)
+        except HeadraceError as error:
+            return _step(steps, error=error)
+        return _step(steps, result)
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Ask(request):
+                return await self._ask(request)
+            case Open(request):
+                return await self._open(request)
+            case Pull():
+                return await self._pull()
+            case HangUp():
+                return await self.hang_up()
+            case Wait(secs):
+                return await asyncio.sleep(secs)
+
+    async def _send(self, request: Request) -> tuple[httpx.Response, float]:
+        headers = {name: await _now(value) for name, value in request.headers.items()}
+        params = {name: await _now(value) for name, value in request.params.items()}
+        prepared = built(self._http, request, headers, params, self._settings)
+        began = time.monotonic()
+        return await self._http.send(prepared, stream=True), began
+
+    async def _ask(self, request: Request) -> Answer:
+        try:
+            response, began = await self._send(request)
+            try:
+                body = await response.aread()
+            finally:
+                await response.aclose()
+            return head_of(response, time.monotonic() - began, body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise transport_error(request, error) from error
+
+    async def _open(self, request: Request) -> Answer:
+        await self.hang_up()
+        try:
+            response, began = await self._send(request)
+            body = b"" if response.is_success else await response.aread()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise transport_error(request, error) from error
+        self._opened, self._body, self._request = response, response.aiter_bytes(), request
+        return head_of(response, time.monotonic() - began, body)
+
+    async def _pull(self) -> bytes | None:
+        assert self._body is not None, "a body was opened"
+        assert self._request is not None, "a body was opened"
+        try:
+            return await anext(self._body, None)
+        except httpx.HTTPError as error:
+            raise transport_error(self._request, error) from error
+
+    async def hang_up(self) -> None:
+        if self._opened is not None:
+            opened, self._opened, self._body = self._opened, None, None
+            await opened.aclose()
+
+
+async def _now(value: Any) -> str:
+    result = value() if callable(value) else value
+    return str(await result if inspect.isawaitable(result) else result)

@@ -1,0 +1,293 @@
+"""What an idempotent producer has in hand: messages, batches, and the numbers they are sent under.
+
+The rules that make a retry harmless are here, without threads, tasks or sockets:
+
+- A batch keeps its stamp (epoch, seq) through every retry, so the stream takes it once.
+- The first batch of an epoch is sent alone; then several may be in flight. One that overtakes
+  another is refused as a gap and sent again when those before it are through.
+- When a newer epoch has fenced this producer, it stops. If it may claim (`auto_claim`, or its
+  very first batch where it chose the epoch itself), it numbers what was surely not accepted anew.
+- The first failure ends it: nothing behind a lost batch is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.client.calls import Appended, ProducerStamp, Target, append, may_repeat, pause
+from headrace.client.exchange import Steps, Wait
+from headrace.client.handle import Handle
+from headrace.client.views import is_json
+from headrace.errors import HeadraceError, Indeterminate, ProducerFenced, ProducerGap
+from headrace.limits import INTEGER_MAX
+
+_TURN_SECS = 0.002  # how often a batch that must wait for those before it looks again
+
+
+@dataclass(eq=False)
+class ProducerOverlap(Indeterminate):
+    """The stream has this stamp already, and it was not sent twice from here."""
+
+    producer: str
+    epoch: int
+    seq: int
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The stream already has seq {self.seq} of producer {self.producer!r} in epoch "
+            f"{self.epoch}: another instance has used this epoch. Start with a higher one."
+        )
+
+
+@dataclass(eq=False)
+class ProducerBroken(Indeterminate):
+    """A defect, of ours or of a function that makes headers, ended the producer."""
+
+    reason: str
+
+    @property
+    def detail(self) -> str:
+        return f"The producer stopped on an error that it does not know: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer gathers and sends; every field is a keyword of `Stream.producer`."""
+
+    epoch: int | None = None
+    """None: the time in milliseconds, so that a later instance fences an earlier one."""
+    auto_claim: bool = False
+    """Claim a higher epoch whenever fenced, instead of stopping."""
+    batch_items_max: int = 10_000
+    batch_bytes_max: int = 1024 * 1024  # one window of the server's read side
+    linger_ms: float = 5.0
+    """How long a batch that is not full waits for more."""
+    in_flight_max: int = 5  # as upstream's clients
+    buffer_bytes_max: int = 32 * 1024 * 1024
+    """Bytes accepted by `append` and not yet by the server; beyond them `append` waits."""
+
+    def __post_init__(self) -> None:
+        if self.epoch is not None and not 0 <= self.epoch <= INTEGER_MAX:
+            raise ValueError(f"epoch must be between 0 and {INTEGER_MAX}.")
+        for name in ("batch_items_max", "batch_bytes_max", "in_flight_max", "buffer_bytes_max"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1.")
+        if self.linger_ms < 0:
+            raise ValueError("linger_ms must not be negative.")
+
+
+class Batch:
+    """Messages that are sent together, and the stamp they are sent under."""
+
+    __slots__ = ("closes", "in_doubt", "messages", "result", "size", "stamp")
+
+    def __init__(self, messages: list[bytes], size: int, closes: bool = False) -> None:
+        self.messages = messages
+        self.size = size
+        self.closes = closes
+        self.stamp: ProducerStamp | None = None
+        self.in_doubt = False
+        self.result: Appended | None = None
+
+    def body(self, is_json: bool) -> bytes | None:
+        if not self.messages:
+            return None
+        return b"[%b]" % b",".join(self.messages) if is_json else b"".join(self.messages)
+
+
+class Outbox:
+    """Not safe between threads by itself: its owner serialises the calls."""
+
+    def __init__(self, producer_id: str, options: ProducerOptions, now_ms: int) -> None:
+        if not producer_id:
+            raise ValueError("A producer needs an id.")
+        self.id = producer_id
+        self.options = options
+        self.epoch = now_ms if options.epoch is None else options.epoch
+        self.error: HeadraceError | None = None
+        self.unaccepted_bytes = 0
+        self._may_claim = options.auto_claim or options.epoch is None
+        self._next_seq = 0
+        self._established = False
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+        self._open_since = 0.0
+        self._sealed: deque[Batch] = deque()
+        self._in_flight: list[Batch] = []
+
+    # -- gathering ------------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may be added; one message always may."""
+        unaccepted = self.unaccepted_bytes
+        return not unaccepted or unaccepted + size <= self.options.buffer_bytes_max
+
+    def add(self, message: bytes, now: float) -> bool:
+        """Take one message; True if a sender should look."""
+        size = len(message)
+        options = self.options
+        if self._open and self._open_bytes + size > options.batch_bytes_max:
+            self.seal()
+        first = not self._open
+        if first:
+            self._open_since = now
+        self._open.append(message)
+        self._open_bytes += size
+        self.unaccepted_bytes += size
+        full = self._open_bytes >= options.batch_bytes_max
+        if full or len(self._open) >= options.batch_items_max:
+            self.seal()
+            return True
+        return first
+
+    def seal(self, *, closes: bool = False) -> Batch | None:
+        """What is gathered becomes a batch; the last batch there is."""
+        if self._open or closes:
+            self._sealed.append(Batch(self._open, self._open_bytes, closes))
+            self._open, self._open_bytes = [], 0
+        behind = self._sealed or self._in_flight
+        return behind[-1] if behind else None
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def take(self, now: float) -> Batch | None:
+        """The next batch to send, if one is due."""
+        if self.error is not None or not self._may_send():
+            return None
+        if not self._sealed and self._open and self.due_in(now) <= 0:
+            self.seal()
+        if not self._sealed:
+            return None
+        batch = self._sealed.popleft()
+        self._stamp(batch)
+        self._in_flight.append(batch)
+        return batch
+
+    def due_in(self, now: float) -> float:
+        """Seconds until what is gathered should go although it is not full."""
+        return self._open_since + self.options.linger_ms / 1000 - now
+
+    @property
+    def is_gathering(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def waiting(self) -> int:
+        """How many batches, full or not, are still to be sent."""
+        return len(self._sealed) + bool(self._open)
+
+    def _may_send(self) -> bool:
+        if not self._in_flight:
+            return True
+        one_epoch = all(
+            b.stamp is not None and b.stamp.epoch == self.epoch for b in self._in_flight
+        )
+        return self._established and one_epoch and len(self._in_flight) < self.options.in_flight_max
+
+    def _stamp(self, batch: Batch) -> None:
+        batch.stamp = ProducerStamp(self.id, self.epoch, self._next_seq)
+        self._next_seq += 1
+
+    # -- hearing --------------------------------------------------------------------------------
+
+    def accepted(self, batch: Batch, result: Appended) -> None:
+        batch.result = result
+        self._in_flight.remove(batch)
+        self.unaccepted_bytes -= batch.size
+        self._established = True
+        # Having chosen its own epoch, a producer may claim until it has one; from then on a fence
+        # means that a newer instance took over.
+        self._may_claim = self.options.auto_claim
+
+    def failed(self, batch: Batch, error: HeadraceError) -> None:
+        """End it; the batch goes back in front, so that `unaccepted` is in order."""
+        if self.error is None:
+            self.error = error
+        if batch in self._in_flight:
+            self._in_flight.remove(batch)
+            self._sealed.appendleft(batch)
+
+    def unaccepted(self) -> list[bytes]:
+        """What was appended and is not known to be in the stream, in order."""
+        batches = sorted(
+            (*self._in_flight, *self._sealed),
+            key=lambda b: b.stamp[1:] if b.stamp is not None else (INTEGER_MAX + 1, 0),
+        )
+        return [message for batch in batches for message in batch.messages] + self._open
+
+    def is_first(self, batch: Batch) -> bool:
+        """Whether nothing before this batch is still unheard of."""
+        return self._in_flight[0] is batch
+
+    def claim(self, batch: Batch, fenced_by: int) -> None:
+        """Number a fenced batch anew; the first to come claims the epoch."""
+        assert batch.stamp is not None, "a batch that was sent has a stamp"
+        if batch.stamp.epoch == self.epoch:
+            self.epoch = fenced_by + 1
+            self._next_seq = 0
+            self._established = False
+        self._stamp(batch)
+
+    def may_claim(self, batch: Batch) -> bool:
+        assert batch.stamp is not None, "a batch that was sent has a stamp"
+        return self._may_claim or batch.stamp.epoch != self.epoch
+
+
+def deliver(
+    outbox: Outbox, batch: Batch, handle: Handle, guard: AbstractContextManager[Any]
+) -> Steps[Appended]:
+    """Send one batch until the stream has it; the answer. Raises what ends the producer.
+
+    The outbox is changed under `guard`.
+    """
+    content_type = yield from handle.learn_type()
+    target = handle.target
+    # Retrying is done here and not in `append`: a producer must know whether it is in doubt.
+    once = _without_retries(target)
+    body = batch.body(is_json(content_type))
+    failures = 0
+    while True:
+        stamp = batch.stamp
+        assert stamp is not None, "a batch in flight has a stamp"
+        # Asked before sending: by the time a gap is heard of, the batch that fills it may be in.
+        alone = outbox.is_first(batch)
+        try:
+            result = yield from append(once, body, content_type, producer=stamp, close=batch.closes)
+        except ProducerGap:
+            if alone:
+                raise
+            yield from _turn(outbox, batch)
+        except ProducerFenced as fenced:
+            yield from _turn(outbox, batch)
+            if batch.in_doubt or not outbox.may_claim(batch):
+                raise
+            with guard:
+                outbox.claim(batch, fenced.current_epoch)
+        except HeadraceError as error:
+            failures += 1
+            batch.in_doubt = batch.in_doubt or isinstance(error, Indeterminate)
+            repeatable = target.request("POST")
+            if not may_repeat(error, repeatable) or not target.settings.retry.allows(failures):
+                raise
+            yield pause(target.settings, failures, error)
+        else:
+            if result.duplicate and not batch.in_doubt:
+                raise ProducerOverlap(*stamp)
+            return result
+
+
+def _turn(outbox: Outbox, batch: Batch) -> Steps[None]:
+    """Wait until everything before this batch is heard of."""
+    while not outbox.is_first(batch):
+        if outbox.error is not None:
+            raise outbox.error
+        yield Wait(_TURN_SECS)
+
+
+def _without_retries(target: Target) -> Target:
+    retry = replace(target.settings.retry, retries_max=0)
+    return replace(target, settings=replace(target.settings, retry=retry))

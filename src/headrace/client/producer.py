@@ -1,0 +1,195 @@
+"""The idempotent producer, blocking: gathers messages and sends them from threads of its own.
+
+Which batch goes when, and under which number, is decided in `client.outbox`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from headrace.client.calls import Appended, encode_data, encode_value
+from headrace.client.driver import Driver
+from headrace.client.handle import Handle
+from headrace.client.outbox import Batch, Outbox, ProducerBroken, ProducerOptions, deliver
+from headrace.errors import HeadraceError, StreamClosed
+
+
+class Producer:
+    """Appends that reach the stream exactly once and in order, many at a time.
+
+    `append` returns at once, or waits while too much is under way. `flush`, `detach` and `close`
+    return when everything is in the stream and raise if anything is not; so does leaving it as a
+    context manager. Safe to share between threads.
+    """
+
+    def __init__(
+        self, driver: Driver, handle: Handle, producer_id: str, options: ProducerOptions
+    ) -> None:
+        self._driver = driver
+        self._handle = handle
+        self._outbox = Outbox(producer_id, options, int(time.time() * 1000))
+        self._change = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._detached = False
+        self._closed: Appended | None = None
+
+    @property
+    def id(self) -> str:
+        return self._outbox.id
+
+    @property
+    def epoch(self) -> int:
+        return self._outbox.epoch
+
+    def append(self, data: bytes | str) -> None:
+        """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
+        message = encode_data(data)
+        with self._change:
+            self._check()
+            while not self._outbox.has_room(len(message)):
+                self._change.wait()
+                self._check()
+            if self._outbox.add(message, time.monotonic()):
+                self._wake()
+
+    def append_json(self, value: Any) -> None:
+        """Take one value as one message."""
+        self.append(encode_value(value))
+
+    def flush(self, timeout_secs: float | None = None) -> None:
+        """Send what is gathered and wait until everything is in the stream."""
+        with self._change:
+            self._await(self._outbox.seal(), timeout_secs)
+
+    def _await(self, last: Batch | None, timeout_secs: float | None = None) -> Appended | None:
+        """Wait until this batch, and so everything before it, is in the stream."""
+        self._raise_failure()
+        if last is None:
+            return None
+        self._wake()
+        self._change.wait_for(lambda: last.result or self._outbox.error, timeout_secs)
+        if last.result is None:
+            self._raise_failure()
+            raise TimeoutError("not everything was accepted in time")
+        return last.result
+
+    def detach(self) -> None:
+        """Flush, and end this producer; the stream stays open."""
+        try:
+            if not self._detached:
+                self.flush()
+        finally:
+            self._stop()
+
+    def close(self, data: bytes | str | None = None) -> Appended:
+        """Flush, close the stream (with a last message), and end this producer."""
+        with self._change:
+            if self._closed is not None:
+                return self._closed
+            self._check()
+            if data is not None:
+                self._outbox.add(encode_data(data), time.monotonic())
+            last = self._outbox.seal(closes=True)
+        try:
+            with self._change:
+                self._closed = self._await(last)
+        finally:
+            self._stop()
+        assert self._closed is not None, "a flushed batch has an answer"
+        return self._closed
+
+    def unaccepted(self) -> list[bytes]:
+        """After a failure: the messages that are not known to be in the stream, in order."""
+        with self._change:
+            return self._outbox.unaccepted()
+
+    # -- below, the lock is held --------------------------------------------------------------
+
+    def _check(self) -> None:
+        self._raise_failure()
+        if self._closed is not None:
+            raise StreamClosed(self._handle.target.url, self._closed.next_offset or "")
+        if self._detached:
+            raise RuntimeError("This producer is detached.")
+
+    def _raise_failure(self) -> None:
+        if self._outbox.error is not None:
+            raise self._outbox.error
+
+    def _wake(self) -> None:
+        wanted = self._idle < self._outbox.waiting and self._outbox.error is None
+        if wanted and len(self._threads) < self._outbox.options.in_flight_max:
+            name = f"producer-{self._outbox.id}-{len(self._threads)}"
+            thread = threading.Thread(target=self._send, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._change.notify_all()
+
+    def _next(self) -> Batch | None:
+        """The next batch, waited for; None when this producer has ended."""
+        while True:
+            batch = self._outbox.take(time.monotonic())
+            if batch is not None:
+                return batch
+            if self._detached or self._outbox.error is not None:
+                return None
+            due_secs = None
+            if self._outbox.is_gathering:
+                due_secs = max(self._outbox.due_in(time.monotonic()), 0.001)
+            self._idle += 1
+            self._change.wait(due_secs)
+            self._idle -= 1
+
+    # -- the threads --------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while True:
+            with self._change:
+                batch = self._next()
+            if batch is None:
+                return
+            try:
+                steps = deliver(self._outbox, batch, self._handle, self._change)
+                result = self._driver.run(steps)
+            except HeadraceError as error:
+                self._settle(batch, error=error)
+            except Exception as fault:
+                # A token function that raises, say: whoever appends or flushes must hear of it.
+                self._settle(batch, error=ProducerBroken(repr(fault)))
+            else:
+                self._settle(batch, result)
+
+    def _settle(
+        self, batch: Batch, result: Appended | None = None, error: HeadraceError | None = None
+    ) -> None:
+        with self._change:
+            if result is not None:
+                self._outbox.accepted(batch, result)
+            elif error is not None:
+                self._outbox.failed(batch, error)
+            self._wake()
+
+    def _stop(self) -> None:
+        with self._change:
+            self._detached = True
+            self._change.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None and self._closed is None:
+            self.detach()
+        else:
+            self._stop()
