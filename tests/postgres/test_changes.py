@@ -258,6 +258,15 @@ def test_a_consumer_that_lost_its_position_gets_a_snapshot_of_its_own(database: 
             assert [change.op for change in second.take(2)] == ["reset", "snapshot"]
 
 
+def test_a_consumer_that_stopped_before_its_first_change_misses_none(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as first:
+        assert first.is_quiet()
+    execute(database, "insert into items values (1)", "delete from items")
+    with consuming(database, "items") as second:
+        assert [change.op for change in second.take(2)] == ["insert", "delete"]
+
+
 def test_a_table_whose_updates_would_fail_is_refused(database: str) -> None:
     execute(database, "create table keyless (n int)")
     with pytest.raises(SlotError, match="replica identity full"), consuming(database, "keyless"):

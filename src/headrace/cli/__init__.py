@@ -8,6 +8,7 @@ import typer
 
 from headrace import __version__
 from headrace.cli.config import config
+from headrace.cli.pipeline import app as pipeline
 from headrace.cli.serve import serve
 from headrace.cli.stack import app as stack
 from headrace.cli.token import token
@@ -25,6 +26,7 @@ app.command()(config)
 app.command()(verify)
 app.command()(token)
 app.add_typer(stack)
+app.add_typer(pipeline)
 
 
 def _print_version(wanted: bool) -> None:

@@ -105,8 +105,8 @@ class ChangeFeed:
 
     def _begin(self) -> Position:
         found = self.slot.ensure()
-        if not found.staged:  # an earlier consumer took the snapshot: this one needs its own
-            found = self.slot.ensure(fresh=True)
+        if self.slot.with_snapshot and not found.staged:
+            found = self.slot.ensure(fresh=True)  # an earlier consumer took the snapshot
         self._generation = found
         return self._first(found, row=0)
 
@@ -157,7 +157,9 @@ class ChangeFeed:
             return self._snapshot_batch(start, first, generation, bounds.rows_max)
         if start.row < generation.rows:
             return self._snapshot_batch(start, start, generation, bounds.rows_max)
-        if generation.staged:
+        # Before its first batch a consumer has written down nothing, and will ask where to begin.
+        has_begun = start.row > 0 or start.lsn > generation.lsn
+        if generation.staged and has_begun:
             self.slot.release_snapshot()
             self._generation = replace(generation, staged=False)
         if bounds.until is not None and start.lsn >= bounds.until:

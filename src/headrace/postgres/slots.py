@@ -79,7 +79,7 @@ class Slot:
         self.url = url
         self.name = name
         self.tables = [_qualified(table) for table in tables]
-        self._with_snapshot = snapshot
+        self.with_snapshot = snapshot
 
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection:
         return psycopg.connect(self.url, autocommit=autocommit, options=SESSION)
@@ -230,7 +230,7 @@ class Slot:
             )
         )
         rows = 0
-        if self._with_snapshot:
+        if self.with_snapshot:
             rows = self._stage_resets(connection) if before else 0
             for table in self.tables:
                 rows += self._stage_table(connection, table, rows)

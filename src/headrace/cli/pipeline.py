@@ -1,0 +1,160 @@
+"""`headrace pipeline`: run a pipeline, list them, see how they are doing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.spark.pipelines.progress import Progress
+
+app = typer.Typer(
+    name="pipeline",
+    help="Move streams to and from Postgres and the lake with Spark.",
+    no_args_is_help=True,
+)
+
+NameArgument = Annotated[str, typer.Argument(help="One of `headrace pipeline list`.")]
+StateOption = Annotated[
+    Path, typer.Option("--state", metavar="DIR", help="Where checkpoints and progress are kept.")
+]
+_STATE = Path("data/pipelines")
+
+
+@app.command()
+def run(
+    name: NameArgument,
+    once: Annotated[
+        bool, typer.Option("--once/--continuous", help="Stop when caught up, or go on for ever.")
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark master; all cores of this machine.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML, with a table [NAME].")
+    ] = None,
+    state: StateOption = _STATE,
+) -> None:
+    """Run a pipeline until it has caught up or is told to stop. Exit code 1 if it failed."""
+    _need_spark()
+    from headrace.spark.pipelines import names, pipeline
+    from headrace.spark.pipelines.base import ConfigError, ConfigFile, Run
+    from headrace.spark.pipelines.runner import run_pipeline
+
+    if name not in names():
+        fail(f"there is no pipeline {name!r}; there are {', '.join(names())}.", EXIT_REFUSED)
+    chosen = pipeline(name)
+    try:
+        file = ConfigFile.read(config)
+        settings = file.of(chosen)
+    except ConfigError as error:
+        fail(str(error), EXIT_REFUSED)
+    with_bar = _bar() if sys.stderr.isatty() else _quiet
+    progress = run_pipeline(
+        chosen,
+        settings,
+        Run(once, state / name),
+        master=master,
+        spark_conf=file.spark,
+        watch=with_bar,
+    )
+    if progress.last_error:
+        fail(f"{name} failed: {progress.last_error}", EXIT_FAILED)
+    typer.echo(f"{name} stopped after {progress.rows} rows.", err=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """List the pipelines."""
+    _need_spark()
+    from headrace.spark.pipelines import names, pipeline
+
+    for name in names():
+        typer.echo(f"{name:<20} {pipeline(name).summary}")
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    state: StateOption = _STATE,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, one line each.")] = False,
+) -> None:
+    """Show state, rows, rows per second, lag and last error. Exit code 1 if one failed."""
+    found = [p for p in _all_progress(state) if name in (None, p.pipeline)]
+    if not found:
+        fail(f"no pipeline has run under {state}.", EXIT_FAILED)
+    for progress in found:
+        typer.echo(json.dumps(asdict(progress)) if as_json else _line(progress))
+    if any(progress.state in ("failed", "dead") for progress in found):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _all_progress(state: Path) -> list[Progress]:
+    from headrace.spark.pipelines.progress import read_progress
+
+    found = [read_progress(place) for place in sorted(state.glob("*/"))]
+    return [progress for progress in found if progress is not None]
+
+
+def _line(progress: Progress) -> str:
+    behind = "" if progress.lag_rows is None else f" ({progress.lag_rows} messages)"
+    age = max(0.0, time.time() - progress.updated_at)
+    line = (
+        f"{progress.pipeline:<20} {progress.state:<8} {progress.rows:>10} rows "
+        f"{progress.rows_per_sec:>9.0f}/s  lag {progress.lag_secs:.1f} s{behind}"
+        f"  batch {progress.batch}  {age:.0f} s ago"
+    )
+    return f"{line}\n  {progress.last_error}" if progress.last_error else line
+
+
+def _need_spark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ModuleNotFoundError:
+        fail("pipelines need Spark: pip install 'headrace[spark]'.", EXIT_REFUSED)
+
+
+def _quiet(progress: Progress) -> None:
+    pass
+
+
+def _bar() -> Callable[[Progress], None]:
+    """A bar towards the end of the streams while catching up, then a line of figures."""
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    bars = Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}"),
+        transient=True,
+    )
+    task = bars.add_task("starting", total=None, figures="")
+    bars.start()
+
+    def show(progress: Progress) -> None:
+        total = None if progress.lag_rows is None else progress.rows + progress.lag_rows
+        figures = (
+            f"{progress.rows} rows, {progress.rows_per_sec:.0f}/s, lag {progress.lag_secs:.1f} s"
+        )
+        bars.update(
+            task,
+            description=progress.pipeline,
+            completed=progress.rows,
+            total=total or None,
+            figures=figures,
+        )
+        if progress.state != "running":
+            bars.stop()
+
+    return show

@@ -1,0 +1,122 @@
+"""What every pipeline is made of: a typed configuration, a run, and a function that starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+DEFAULT_STATE_DIR = Path("data/pipelines")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+class ConfigError(ValueError):
+    """The configuration is wrong; the message says where."""
+
+
+class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all pipelines are told. Where a stack runs, its variables give the addresses."""
+
+    server: str = msgspec.field(
+        default_factory=lambda: os.environ.get("DS_SERVER_URL", "http://localhost:4437")
+    )
+    token: str = ""
+    exactly_once: bool = True  # off only to show what it is for
+
+
+def local_postgres() -> str:
+    """The database of the stack, or the one its variable names."""
+    default = "postgresql://postgres:password@localhost:54321/durable_streams"
+    return os.environ.get("POSTGRES_URL", default)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a pipeline runs: until there is nothing left, or for ever; and where its state is."""
+
+    once: bool
+    state_dir: Path
+
+    def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
+        """Start `writer` with this run's trigger and checkpoint.
+
+        For ever means a new batch as soon as the last is done: sources wait for data themselves,
+        so an idle pipeline costs nothing and the first record waits for no clock.
+        """
+        checkpoint = self.state_dir / "checkpoint"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        ready = writer.queryName(name).option("checkpointLocation", str(checkpoint.resolve()))
+        if self.once:
+            return ready.trigger(availableNow=True).start()
+        return ready.trigger(processingTime="0 seconds").start()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline by name. `start` returns its running query."""
+
+    name: str
+    summary: str
+    config: type[PipelineConfig]
+    start: Callable[[SparkSession, Any, Run], StreamingQuery]
+
+    def configure(self, document: Mapping[str, Any]) -> PipelineConfig:
+        """The configuration from its table of a TOML file, checked."""
+        try:
+            return msgspec.convert(_expanded(document), self.config, strict=True)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"[{self.name}] {error}") from None
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A TOML file: one table per pipeline, and `[spark]` with Spark's own keys."""
+
+    pipelines: Mapping[str, Any]
+    spark: dict[str, str]
+
+    @classmethod
+    def read(cls, path: Path | None) -> ConfigFile:
+        if path is None:
+            return cls({}, {})
+        try:
+            document = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not TOML: {error}.") from None
+        spark = {str(key): str(value) for key, value in document.pop("spark", {}).items()}
+        return cls(document, spark)
+
+    def of(self, pipeline: Pipeline) -> PipelineConfig:
+        table = self.pipelines.get(pipeline.name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{pipeline.name} must be a table: [{pipeline.name}]")
+        return pipeline.configure(table)
+
+
+def _expanded(value: Any) -> Any:
+    """`${NAME}` in a text is a variable of the environment: secrets need not be in files."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(_variable, value)
+    if isinstance(value, list):
+        return [_expanded(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _expanded(item) for key, item in value.items()}
+    return value
+
+
+def _variable(match: re.Match[str]) -> str:
+    try:
+        return os.environ[match[1]]
+    except KeyError:
+        raise ConfigError(f"The variable {match[1]} is not set.") from None

@@ -1,0 +1,140 @@
+"""`postgres-to-stream`: changes of tables as messages, by table or by key.
+
+As plain rows (what the reference writes to `pg-items`) or as changes of the State Protocol. Rows
+that `stream-to-postgres` wrote are left out: they came from a stream.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.spark.pipelines.base import Pipeline, PipelineConfig, Run, local_postgres
+
+_ROWS = ("insert",)
+_CHANGES = ("insert", "update", "delete", "truncate")
+
+
+class Config(PipelineConfig, frozen=True, kw_only=True):
+    postgres: str = msgspec.field(default_factory=local_postgres)
+    tables: tuple[str, ...] = ("items",)
+    slot: str = "headrace"
+    stream: str = "pg-{table}"  # {schema}, {table} and {key} are filled in
+    format: Literal["rows", "changes"] = "rows"
+    operations: tuple[Literal["insert", "update", "delete", "truncate"], ...] = ()  # the usual
+    snapshot: Literal["initial", "never"] = "initial"
+    on_lost_slot: Literal["snapshot", "fail"] = "snapshot"
+    producer: str = "postgres-to-stream"  # a lost checkpoint is refused, not written twice
+    changes_per_batch: int = 50_000
+
+
+def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
+    writer = (
+        messages(source(spark, config), config)
+        .writeStream.format("headrace")
+        .option("url", config.server)
+        .option("createStreams", "true")
+        .option("producerId", config.producer)
+        .option("exactlyOnce", str(config.exactly_once).lower())
+    )
+    if config.token:
+        writer = writer.option("token", config.token)
+    return run.start(writer, "postgres-to-stream")
+
+
+def source(spark: SparkSession, config: Config) -> DataFrame:
+    return (
+        spark.readStream.format("headrace_postgres_changes")
+        .option("url", config.postgres)
+        .option("tables", ",".join(config.tables))
+        .option("slot", config.slot)
+        .option("snapshot", config.snapshot)
+        .option("onLostSlot", config.on_lost_slot)
+        .option("maxChangesPerTrigger", config.changes_per_batch)
+        .load()
+    )
+
+
+def messages(changes: DataFrame, config: Config) -> DataFrame:
+    """The stream each change goes to, and the message it is there."""
+    operations = config.operations or (_ROWS if config.format == "rows" else _CHANGES)
+    op = F.col("op")
+    operation = F.when(op == "snapshot", "insert").when(op == "reset", "truncate").otherwise(op)
+    wanted = changes.withColumn("operation", operation).where(
+        F.col("operation").isin(list(operations))
+    )
+    if config.format == "rows":
+        # A deleted row has no content; what is known of it is its key.
+        shaped = wanted.withColumn("value", F.coalesce("value", "key")).where("value is not null")
+    else:
+        shaped = _state_changes(wanted)
+    by_key = "{key}" in config.stream
+    if by_key:
+        shaped = shaped.where("key is not null")  # a truncate has no key to go to
+    return shaped.select(_stream(config.stream).alias("stream"), "value")
+
+
+def _state_changes(changes: DataFrame) -> DataFrame:
+    """State Protocol messages. A change of key is a delete of the old and an insert of the new."""
+    old_key = F.map_filter(_map("old"), lambda name, _: F.map_contains_key(_map("key"), name))
+    moved = (F.col("op") == "update") & (F.map_values(old_key) != F.map_values(_map("key")))
+    nothing = F.lit(None).cast("string")
+    one = F.struct("operation", "key", F.col("value").alias("row"))
+    gone = F.struct(
+        F.lit("delete").alias("operation"), F.to_json(old_key).alias("key"), nothing.alias("row")
+    )
+    new = F.struct(F.lit("insert").alias("operation"), "key", F.col("value").alias("row"))
+    steps = F.when(moved, F.array(gone, new)).otherwise(F.array(one))
+    each = changes.withColumn("each", F.explode(steps))
+    flat = each.select("table", "xid", "unchanged", "each.*")
+    reset = F.lit('{"headers":{"control":"reset"}}')
+    is_reset = F.col("operation") == "truncate"
+    return flat.withColumn("value", F.when(is_reset, reset).otherwise(_change()))
+
+
+def _change() -> Column:
+    """`{"type":…,"key":…,"value":…,"headers":…}`, the row as it came, without parsing it."""
+    partial = F.when(F.size("unchanged") > 0, F.col("unchanged"))  # TOAST that did not change
+    txid = F.when(F.col("xid") > 0, F.col("xid").cast("string"))
+    headers = F.to_json(F.struct("operation", txid.alias("txid"), partial.alias("unchanged")))
+    named = F.to_json(F.struct(_name("table").alias("type"), _text("key").alias("key")))
+    head = F.regexp_replace(named, r"\}$", "")
+    row = F.when(F.col("row").isNotNull(), F.concat(F.lit(',"value":'), "row")).otherwise("")
+    return F.concat(head, row, F.lit(',"headers":'), headers, F.lit("}"))
+
+
+def _map(column: str) -> Column:
+    return F.from_json(column, "map<string,string>")
+
+
+def _text(key: str) -> Column:
+    """A key as text: its value, or its values with a slash between."""
+    return F.array_join(F.map_values(_map(key)), "/")
+
+
+def _name(table: str) -> Column:
+    return F.element_at(F.split(table, r"\."), -1)
+
+
+def _stream(template: str) -> Column:
+    filled = F.lit(template)
+    for mark, column in (
+        ("{schema}", F.split("table", r"\.")[0]),
+        ("{table}", _name("table")),
+        ("{key}", _text("key")),
+    ):
+        if mark in template:
+            filled = F.replace(filled, F.lit(mark), column)
+    return filled
+
+
+PIPELINE = Pipeline("postgres-to-stream", "changes of Postgres tables into streams", Config, start)
+
+if __name__ == "__main__":
+    from headrace.spark.pipelines.runner import main
+
+    main(PIPELINE)

@@ -1,0 +1,164 @@
+"""`stream-to-postgres`: every message of a stream, or of many, as a row of a table.
+
+The table is the reference's `session_events` unless told otherwise. What is not a JSON object, or
+does not fit the declared schema, or Postgres refuses, goes to the quarantine stream with a reason.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import psycopg
+from psycopg import sql
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.spark.pipelines.base import (
+    ConfigError,
+    Pipeline,
+    PipelineConfig,
+    Run,
+    local_postgres,
+)
+
+_TABLE = """
+create table if not exists {} (
+  id serial primary key,
+  stream_name text not null,
+  event_key text,
+  event_type text,
+  operation text,
+  payload jsonb not null,
+  ds_offset text,
+  received_at timestamptz default now()
+)
+"""
+
+_SESSION_EVENT = {"event_key": "$.key", "event_type": "$.type", "operation": "$.operation"}
+
+
+class Config(PipelineConfig, frozen=True, kw_only=True):
+    streams: tuple[str, ...] = ("session-events",)
+    pattern: str = ""  # a regular expression instead of a list
+    bucket: str = ""  # or every stream of a bucket
+    starting: str = "earliest"
+    postgres: str = msgspec.field(default_factory=local_postgres)
+    table: str = "session_events"
+    create_table: bool = True
+    # Column to path inside the message. Other columns are filled as in the reference.
+    extract: dict[str, str] = msgspec.field(default_factory=lambda: dict(_SESSION_EVENT))
+    schema: str = ""  # what a message must fit, such as "key string, value struct<n: int>"
+    quarantine: str = "quarantine"
+    writer: str = "stream-to-postgres"  # the ledger's name for this pipeline
+    origin: str = "headrace"  # marks the rows, so that postgres-to-stream leaves them out
+    messages_per_batch: int = 50_000
+
+
+def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
+    if config.create_table:
+        create_table(config)
+    writer = (
+        rows(source(spark, config), config)
+        .writeStream.format("headrace_postgres")
+        .option("url", config.postgres)
+        .option("table", config.table)
+        .option("writer", config.writer)
+        .option("origin", config.origin)
+        .option("exactlyOnce", str(config.exactly_once).lower())
+        .option("reasonColumn", "reason")
+        .option("quarantineUrl", config.server)
+        .option("quarantineStream", config.quarantine)
+        .option("quarantineToken", config.token)
+    )
+    return run.start(writer, "stream-to-postgres")
+
+
+def source(spark: SparkSession, config: Config) -> DataFrame:
+    reader = spark.readStream.format("headrace").option("url", config.server)
+    if config.token:
+        reader = reader.option("token", config.token)
+    if config.bucket:
+        reader = reader.option("bucket", config.bucket)
+    elif config.pattern:
+        reader = reader.option("subscribePattern", config.pattern)
+    else:
+        reader = reader.option("subscribe", ",".join(config.streams))
+    return (
+        reader.option("startingOffsets", config.starting)
+        .option("maxMessagesPerTrigger", config.messages_per_batch)
+        .load()
+    )
+
+
+def rows(messages: DataFrame, config: Config) -> DataFrame:
+    """The table's columns and `reason`, which says why a message cannot be a row."""
+    text = messages.withColumn("payload", F.col("value").cast("string"))
+    is_object = F.is_valid_utf8("payload") & F.ltrim("payload").startswith("{")
+    wanted = _wanted(config.extract)
+    read = text.withColumn("found", F.when(is_object, F.from_json("payload", wanted, _KEEP)))
+    reason = (
+        F.when(~F.is_valid_utf8("payload"), "the message is not UTF-8 text")
+        .when(~is_object, "the message is not a JSON object")
+        .when(F.col("found._corrupt").isNotNull(), "the message is not JSON")
+    )
+    if config.schema:
+        declared = f"{config.schema}, _corrupt string"
+        read = read.withColumn("declared", F.from_json("payload", declared, _KEEP))
+        misfit = F.col("declared._corrupt").isNotNull()
+        reason = reason.when(misfit, f"the message does not fit the schema {config.schema}")
+    return read.select(
+        F.col("stream").alias("stream_name"),
+        *(_at(path).alias(column) for column, path in config.extract.items()),
+        F.make_valid_utf8("payload").alias("payload"),
+        F.col("offset").alias("ds_offset"),
+        reason.alias("reason"),
+    )
+
+
+_KEEP = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+
+
+def _parts(path: str) -> list[str]:
+    if not path.startswith("$."):
+        raise ConfigError(f"extract: {path!r} is no path such as $.key or $.value.status.")
+    return path[2:].split(".")
+
+
+def _wanted(extract: dict[str, str]) -> str:
+    """A schema of just the paths asked for: one parse finds them all."""
+    tree: dict[str, object] = {}
+    for path in extract.values():
+        level = tree
+        *above, leaf = _parts(path)
+        for part in above:
+            level = level.setdefault(part, {})  # type: ignore[assignment]
+        level.setdefault(leaf, "string")
+    return f"{_fields(tree)}, _corrupt string"
+
+
+def _fields(tree: dict[str, object], mark: str = " ") -> str:
+    kinds = {
+        name: f"struct<{_fields(kind, ': ')}>" if isinstance(kind, dict) else "string"
+        for name, kind in tree.items()
+    }
+    return ", ".join(f"`{name}`{mark}{kind}" for name, kind in kinds.items())
+
+
+def _at(path: str) -> Column:
+    return F.col(".".join(["found", *(f"`{part}`" for part in _parts(path))]))
+
+
+def create_table(config: Config) -> None:
+    with psycopg.connect(config.postgres) as connection:
+        name = sql.Identifier(*config.table.split("."))
+        connection.execute(sql.SQL(_TABLE).format(name))
+
+
+PIPELINE = Pipeline(
+    "stream-to-postgres", "messages of streams into a Postgres table", Config, start
+)
+
+if __name__ == "__main__":
+    from headrace.spark.pipelines.runner import main
+
+    main(PIPELINE)

@@ -1,0 +1,127 @@
+"""What pipelines are made of, without a session: configuration, progress, explanations."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.spark.pipelines import names, pipeline
+from headrace.spark.pipelines.base import ConfigError, ConfigFile
+from headrace.spark.pipelines.progress import (
+    DEAD,
+    RUNNING,
+    Meter,
+    Progress,
+    read_progress,
+)
+from headrace.spark.pipelines.runner import explain
+from headrace.spark.pipelines.stream_to_postgres import _wanted
+
+
+def test_every_pipeline_has_its_name_a_summary_and_defaults() -> None:
+    for name in names():
+        found = pipeline(name)
+        assert found.name == name
+        assert found.summary
+        assert found.configure({}) is not None
+
+
+def config_file(tmp_path: Path, text: str) -> ConfigFile:
+    path = tmp_path / "pipelines.toml"
+    path.write_text(text)
+    return ConfigFile.read(path)
+
+
+def test_a_file_configures_each_pipeline_and_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    file = config_file(
+        tmp_path,
+        '[spark]\n"spark.executor.memory" = "1g"\n'
+        '[stream-to-postgres]\nstreams = ["a", "b"]\npostgres = "postgresql://u:${SECRET}@h/d"\n',
+    )
+    config: Any = file.of(pipeline("stream-to-postgres"))
+    assert (config.streams, config.postgres) == (("a", "b"), "postgresql://u:s3cret@h/d")
+    assert file.spark == {"spark.executor.memory": "1g"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[stream-to-postgres]\nstream = 'a'", "unknown field `stream`"),
+        ("[stream-to-postgres]\nstreams = 'a'", r"Expected `array`.*streams"),
+        ("[stream-to-postgres]\ntoken = '${NOT_SET_ANYWHERE}'", "NOT_SET_ANYWHERE is not set"),
+        ("[stream-to-postgres", "is not TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_file(tmp_path, text).of(pipeline("stream-to-postgres"))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml cannot be read"):
+        ConfigFile.read(tmp_path / "absent.toml")
+
+
+def test_the_paths_to_extract_become_one_schema() -> None:
+    found = _wanted({"a": "$.key", "b": "$.value.status", "c": "$.value.n"})
+    assert found == "`key` string, `value` struct<`status`: string, `n`: string>, _corrupt string"
+    with pytest.raises(ConfigError, match="no path"):
+        _wanted({"a": "key"})
+
+
+def report(batch: int, rows: int, end: int, latest: int) -> dict[str, Any]:
+    def offset(count: int) -> str:
+        return json.dumps({"at": {"s": f"{count:016d}_{count:016d}"}})
+
+    source = {"description": "headrace", "endOffset": offset(end), "latestOffset": offset(latest)}
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "processedRowsPerSecond": 10.0,
+        "durationMs": {"triggerExecution": 200},
+        "sources": [source],
+    }
+
+
+def test_lag_is_the_time_since_everything_was_through() -> None:
+    meter = Meter(Progress("p", 1), now=100.0)
+    meter.saw(report(0, 5, end=5, latest=9), at=101.0)
+    meter.tick(102.0)
+    now = meter.progress
+    assert (now.rows, now.lag_rows, now.lag_secs) == (5, 4, 2.0)
+    meter.saw(report(1, 4, end=9, latest=9), at=103.0)
+    meter.tick(103.0)
+    assert (now.rows, now.lag_rows, now.lag_secs) == (9, 0, 0.2)
+    meter.saw(report(1, 4, end=9, latest=9), at=103.5)
+    meter.idle(104.0)
+    meter.tick(104.0)
+    assert (now.rows, now.lag_secs) == (9, 0.0)
+
+
+def test_progress_of_a_process_that_is_gone_says_so(tmp_path: Path) -> None:
+    Progress("p", os.getpid(), state=RUNNING).write(tmp_path)
+    found = read_progress(tmp_path)
+    assert found is not None
+    assert found.state == RUNNING
+    Progress("p", 2**22 + 1, state=RUNNING).write(tmp_path)
+    found = read_progress(tmp_path)
+    assert found is not None
+    assert found.state == DEAD
+    assert read_progress(tmp_path / "absent") is None
+
+
+def test_a_trace_is_explained_by_the_error_at_its_heart() -> None:
+    trace = (
+        "[STREAM_FAILED] Query [id = 1] terminated: Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in main\n'
+        "headrace.postgres.sink.SinkError: events refuses a row: bad\n"
+        "\tat org.apache.spark.Foo(Foo.scala:1)\n"
+    )
+    assert explain(RuntimeError(trace)).endswith("SinkError: events refuses a row: bad")

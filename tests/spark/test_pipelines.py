@@ -1,0 +1,193 @@
+"""The two Postgres pipelines from end to end, in one session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.client import Client
+from headrace.spark.pipelines import postgres_to_stream, stream_to_postgres
+from headrace.spark.pipelines.base import Run
+from headrace.testing.server import ServerProcess
+
+pytestmark = pytest.mark.slow
+
+
+def execute(url: str, *queries: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for query in queries:
+            connection.execute(query.encode())
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def run_once(spark: SparkSession, module: Any, config: Any, state: Path) -> None:
+    query = module.start(spark, config, Run(True, state))
+    assert query.awaitTermination(120)
+
+
+def test_messages_become_rows_and_bad_ones_are_set_aside(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    events = [
+        {"key": "user:alice", "type": "presence", "operation": "set", "value": {"n": 1}},
+        {"key": "msg:1", "type": "message", "operation": "set", "value": {"n": "x" * 300_000}},
+        {"key": "msg:2", "type": "message", "operation": "set", "value": {"n": "\u0000"}},
+        {"type": 7},
+    ]
+    with Client(server.url) as client:
+        chat = client.stream("s2p/chat")
+        chat.create("application/json")
+        chat.append_json(*events)
+        chat.append_json([1, 2])
+        notes = client.stream("s2p/notes")
+        notes.create("text/plain")
+        notes.append(b'{"key": "note"}')
+        notes.append(b"not json")
+        notes.append(b'{"broken')
+        notes.append(b"\xff\xfe")
+        config = stream_to_postgres.Config(
+            server=server.url,
+            streams=("s2p/chat", "s2p/notes"),
+            postgres=database,
+            quarantine="s2p/bad",
+            schema="type string, value struct<n: string>",
+        )
+        run_once(spark, stream_to_postgres, config, tmp_path)
+        chat.append_json({"key": "late"})
+        run_once(spark, stream_to_postgres, config, tmp_path)
+        bad = client.stream("s2p/bad").read_json()
+    found = rows(
+        database,
+        "select stream_name, event_key, event_type, operation, length(payload::text),"
+        " ds_offset is not null, received_at is not null from session_events order by id",
+    )
+    keys = [(stream, key) for stream, key, *_ in found]
+    assert sorted(keys, key=str) == [
+        ("s2p/chat", "late"),
+        ("s2p/chat", "msg:1"),
+        ("s2p/chat", "user:alice"),
+        ("s2p/chat", None),
+        ("s2p/notes", "note"),
+    ]
+    assert keys[-1] == ("s2p/chat", "late")
+    alice = next(row for row in found if row[1] == "user:alice")
+    assert alice[2:4] == ("presence", "set")
+    assert all(row[5] and row[6] for row in found)
+    reasons = sorted((b["record"]["stream_name"], b["reason"][:40]) for b in bad)
+    assert len(bad) == 5, reasons
+    assert [reason for stream, reason in reasons if stream == "s2p/notes"] == [
+        "the message is not JSON",
+        "the message is not UTF-8 text",
+        "the message is not a JSON object",
+    ]
+    assert any("u0000" in b["reason"] for b in bad)
+
+
+def test_inserts_become_rows_of_a_stream_as_in_the_reference(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    execute(
+        database,
+        "create table items (id serial primary key, title text not null, body text)",
+        "insert into items (title) values ('before')",
+    )
+    config = postgres_to_stream.Config(
+        server=server.url, postgres=database, slot="rows", stream="p2s-{schema}-{table}"
+    )
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    execute(
+        database,
+        "insert into items (title, body) values ('after', 'x')",
+        "update items set title = 'changed' where id = 1",
+        "delete from items where id = 1",
+    )
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    with Client(server.url) as client:
+        found = client.stream("p2s-public-items").read_json()
+    assert found == [
+        {"id": 1, "title": "before", "body": None},
+        {"id": 2, "title": "after", "body": "x"},
+    ]
+
+
+def test_changes_become_state_protocol_messages_by_key_or_by_table(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    execute(
+        database,
+        "create table items (id int primary key, title text)",
+        "alter table items replica identity full",
+    )
+    tables = postgres_to_stream.Config(
+        server=server.url, postgres=database, slot="tables", stream="p2s-all", format="changes"
+    )
+    keys = postgres_to_stream.Config(
+        server=server.url,
+        postgres=database,
+        slot="keys",
+        stream="p2s-items/{key}",
+        format="changes",
+        producer="by-key",
+    )
+    run_once(spark, postgres_to_stream, tables, tmp_path / "tables")
+    run_once(spark, postgres_to_stream, keys, tmp_path / "keys")
+    execute(
+        database,
+        "insert into items values (1, 'a')",
+        "update items set title = 'b'",
+        "update items set id = 2",
+        "delete from items",
+        "truncate items",
+    )
+    run_once(spark, postgres_to_stream, tables, tmp_path / "tables")
+    run_once(spark, postgres_to_stream, keys, tmp_path / "keys")
+    with Client(server.url) as client:
+        found = client.stream("p2s-all").read_json()
+        of_one = client.stream("p2s-items/1").read_json()
+        of_two = client.stream("p2s-items/2").read_json()
+    assert found[-1]["headers"]["control"] == "reset"
+    steps = [(m["headers"]["operation"], m["key"], m.get("value")) for m in found[:-1]]
+    assert steps == [
+        ("insert", "1", {"id": 1, "title": "a"}),
+        ("update", "1", {"id": 1, "title": "b"}),
+        ("delete", "1", None),
+        ("insert", "2", {"id": 2, "title": "b"}),
+        ("delete", "2", None),
+    ]
+    assert {m["type"] for m in found[:-1]} == {"items"}
+    assert [m["headers"]["operation"] for m in of_one] == ["insert", "update", "delete"]
+    assert [m["headers"]["operation"] for m in of_two] == ["insert", "delete"]
+
+
+def test_what_came_from_a_stream_does_not_go_back(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    with Client(server.url) as client:
+        client.stream("loop/in").create("application/json", data=json.dumps([{"key": "x"}]))
+        there = stream_to_postgres.Config(
+            server=server.url, streams=("loop/in",), postgres=database, writer="loop"
+        )
+        back = postgres_to_stream.Config(
+            server=server.url,
+            postgres=database,
+            tables=("session_events",),
+            slot="loop",
+            stream="loop/back",
+            snapshot="never",
+            producer="loop",
+        )
+        stream_to_postgres.create_table(there)
+        run_once(spark, postgres_to_stream, back, tmp_path / "back")
+        run_once(spark, stream_to_postgres, there, tmp_path / "there")
+        execute(database, "insert into session_events (stream_name, payload) values ('own', '{}')")
+        run_once(spark, postgres_to_stream, back, tmp_path / "back")
+        assert [row["stream_name"] for row in client.stream("loop/back").read_json()] == ["own"]
