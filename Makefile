@@ -65,10 +65,10 @@ static: setup
 check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
-test: static $(SUITE)/node_modules/.installed $(WITH_COMPILED) ## everything: check, the slow tests, the official suite twice
+test: static $(SUITE)/node_modules/.installed $(WITH_COMPILED) ## everything: check, the slow tests, the official suite in every mode
 	$(BIN)/python -m pytest
 
-conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, against both servers
+conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI
 	$(BIN)/python -m pytest $(SUITE) -rA
 
 bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes bench/results

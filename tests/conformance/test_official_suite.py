@@ -1,4 +1,5 @@
-"""The official suite passes whole: against `headrace serve`, and against the ASGI application.
+"""The official suite passes whole: against `headrace serve` in every storage mode, and against the
+ASGI application.
 
 The suite is JavaScript. One vitest run per server writes a JSON report, and the report must name
 exactly the tests of suite_tests.txt, all of them passed: a suite that is not found, skips tests or
@@ -42,8 +43,10 @@ def test_the_list_of_suite_tests_is_the_one_we_claim() -> None:
     assert len(SUITE_TESTS) == 338
 
 
-def test_headrace_serve_passes_the_official_suite(tmp_path: Path) -> None:
-    with ServerProcess(env=SERVER_ENV) as server:
+@pytest.mark.parametrize("mode", ["memory", "file-fast", "file-durable", "acid"])
+def test_headrace_serve_passes_the_official_suite(mode: str, tmp_path: Path) -> None:
+    storage = {"DS_STORAGE__MODE": mode, "DS_STORAGE__DATA_DIR": str(tmp_path / "data")}
+    with ServerProcess(env=SERVER_ENV | storage) as server:
         assert_suite_passes(server.url, tmp_path / "report.json")
 
 
