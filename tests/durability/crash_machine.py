@@ -159,7 +159,6 @@ class Machine:
         self.clock.advance(ms=50)
         storage = WitnessedStorage(
             self.disk,
-            self.clock,
             LIMITS,
             self.loop.as_loop,
             sync=self._sync,

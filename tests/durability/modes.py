@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from headrace.clock import SystemClock
 from headrace.limits import Limits
 from headrace.storage.acid import AcidStorage
 from headrace.storage.base import Storage
@@ -34,7 +33,6 @@ def open_storage(
         return AcidStorage(directory, SHARDS, loop)
     return FileStorage(
         RealDisk(directory),
-        SystemClock(),
         limits or Limits(),
         loop,
         sync=True,

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.clock import Clock
+from headrace.engine import renewals
 from headrace.engine.buckets import Buckets
 from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
 from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.reads import ReadOutcome, Reads, start_position
 from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
+from headrace.engine.renewals import Renewals
 from headrace.engine.replies import translate
 from headrace.engine.tails import Stream, TailListener
 from headrace.errors import (
@@ -40,6 +42,7 @@ from headrace.storage.base import (
     Created,
     Documents,
     Entry,
+    Failed,
     Removed,
     Storage,
     Trimmed,
@@ -96,6 +99,8 @@ class Engine:
         storage.start(self._committed, self._commit_failed)
         self._recover()
         self._documents = storage.take_documents()
+        self._renewals = Renewals(self.expiring, storage)
+        self._renewals.resume(self.take_documents(renewals.PREFIX), clock.now_ms())
         self.removal.finish()
         self.buckets.recover()
         self.registry = Registry(self._registry_stream(), self.streams, storage, clock, self.limits)
@@ -103,7 +108,6 @@ class Engine:
 
     def _recover(self) -> None:
         by_id: dict[int, Stream] = {}
-        now_ms = self.clock.now_ms()
         for found in self.storage.recover():
             state = found.state
             fork = state.config.fork
@@ -113,8 +117,6 @@ class Engine:
                 source.forks += 1
             stream.born = True
             stream.visible_closed = state.closed
-            # What was read while nothing was written down: every window starts again.
-            state.touched_ms = now_ms
             for producer in (state.producers or {}).values():
                 del producer.receipts[: -self.limits.producer_receipts_max]
             superseded = self.streams.get(state.name)
@@ -186,9 +188,9 @@ class Engine:
         """Make changes to documents durable: all of them, or none."""
         self.storage.keep(documents)
 
-    def settle_documents(self, done: Callable[[], None]) -> None:
-        """Call `done` once every document handed in so far is durable."""
-        self.storage.settle_documents(done)
+    def settle_documents(self, done: Callable[[], None], failed: Failed = ignore) -> None:
+        """Call `done` once every document handed in so far is durable, or never will be."""
+        self.storage.settle_documents(done, failed)
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -327,6 +329,7 @@ class Engine:
     def sweep(self, streams_max: int = 1000) -> int:
         """Remove streams whose time is over, at most `streams_max` at once; how many went."""
         count = self.expire(streams_max)
+        self._renewals.tick(self.clock.now_ms())
         self.storage.tick()
         return count
 
@@ -345,4 +348,6 @@ class Engine:
         return stream
 
     def close(self) -> None:
+        """An orderly end, after which nothing is forgotten and little has to be recovered."""
+        self._renewals.finish(self.clock.now_ms())
         self.storage.close()

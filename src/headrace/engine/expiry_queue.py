@@ -21,6 +21,13 @@ class ExpiryQueue:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def get(self, stream_id: int) -> Stream | None:
+        return self._streams.get(stream_id)
+
+    def sliding(self) -> list[Stream]:
+        """The streams whose window use renews."""
+        return [s for s in self._streams.values() if s.state.config.lifetime.ttl_secs is not None]
+
     def add(self, stream: Stream) -> None:
         state = stream.state
         deadline_ms = state.config.lifetime.deadline_ms(state.touched_ms)

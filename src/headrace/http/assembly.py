@@ -55,7 +55,7 @@ class Assembly:
 
 
 def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Assembly:
-    storage = _storage(config, clock, loop)
+    storage = _storage(config, loop)
     engine = Engine(storage, clock, _limits(config), _bounds(config))
     metrics = Metrics()
     origins = Origins(config.server.public_url, config.server.trusted_proxies)
@@ -92,7 +92,7 @@ def _buckets(config: Config, engine: Engine, live: LiveReads, origins: Origins) 
     return BucketRoutes(engine, StreamRoutes(engine, live, surface), surface, root, own)
 
 
-def _storage(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Storage:
+def _storage(config: Config, loop: asyncio.AbstractEventLoop) -> Storage:
     mode = config.storage.mode
     if mode == "memory":
         return MemoryStorage()
@@ -101,7 +101,6 @@ def _storage(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> S
         return AcidStorage(directory, config.storage.acid_shard_count, loop)
     return FileStorage(
         RealDisk(directory),
-        clock,
         _limits(config),
         loop,
         sync=mode == "file-durable",

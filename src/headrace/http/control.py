@@ -63,7 +63,10 @@ class ControlRoutes:
             response = self._dispatch(request)
         except (SubscriptionRefused, SubscriptionsFull) as refusal:
             response = _problem(refusal)
-        self._manager.settle(lambda: exchange.respond(response))
+        self._manager.settle(
+            lambda: exchange.respond(response),
+            lambda error: exchange.respond(responses.problem(error)),
+        )
 
     def _dispatch(self, request: Request) -> Response:
         path = request.target.partition(b"?")[0]

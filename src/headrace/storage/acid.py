@@ -31,6 +31,7 @@ from headrace.storage.base import (
     Created,
     Documents,
     Entry,
+    Failed,
     Log,
     Recovered,
     Removed,
@@ -181,8 +182,8 @@ class AcidStorage:
     def keep(self, documents: Documents) -> None:
         self._keeper.keep(documents)
 
-    def settle_documents(self, done: Callable[[], None]) -> None:
-        self._keeper.committer.settle(done, ignore)
+    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
+        self._keeper.committer.settle(done, failed)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._cold, work)

@@ -27,6 +27,9 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     lengths: Lengths
 
 
+Failed = Callable[[HeadraceError], None]
+
+
 def ignore(_: object) -> None:
     """Nobody wants to know."""
 
@@ -142,8 +145,8 @@ class Storage(Protocol):
         """Make changes to documents durable: all of them, or none."""
         ...
 
-    def settle_documents(self, done: Callable[[], None]) -> None:
-        """Call back once every document handed in so far is durable."""
+    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
+        """Call back once every document handed in so far is durable, or never will be."""
         ...
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

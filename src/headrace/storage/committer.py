@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.errors import CommitFailed, HeadraceError, StoredBytesUnreadable
-from headrace.storage.base import Entry
+from headrace.storage.base import Entry, Failed
 
 logger = logging.getLogger(__name__)
 
 W = TypeVar("W")
 Committed = Callable[[Sequence[Entry]], None]
-Failed = Callable[[HeadraceError], None]
 
 
 def _nothing() -> None:
@@ -54,7 +53,8 @@ class Committer(Generic[W]):
         self._thread = ThreadPoolExecutor(1, name)
         self._failure: asyncio.Future[None] = loop.create_future()
         self.is_failed = False
-        self._poisoned = False  # the thread's own word for it
+        self.is_poisoned = False  # the thread's own word for it
+        self._is_closed = False
 
     def start(self, committed: Committed, failed: Committed) -> None:
         self._committed = committed
@@ -103,12 +103,12 @@ class Committer(Generic[W]):
 
     def _guarded(self, work: Callable[..., None], *args: Any) -> None:
         """On the thread: the first failure is the last thing that happens."""
-        if self._poisoned:
+        if self.is_poisoned:
             raise CommitFailed
         try:
             work(*args)
         except BaseException:
-            self._poisoned = True
+            self.is_poisoned = True
             raise
 
     def _schedule(self) -> None:
@@ -118,6 +118,8 @@ class Committer(Generic[W]):
 
     def _begin(self) -> None:
         self._scheduled = False
+        if self._is_closed:
+            return
         self._busy = True
         self.gathering += 1
         work, self._work = self._work, []
@@ -150,7 +152,7 @@ class Committer(Generic[W]):
         """Write nothing more, and tell everybody who waits."""
         if not self.is_failed:
             logger.critical("storage failed; stopping", exc_info=error)
-            self.is_failed = self._poisoned = True
+            self.is_failed = self.is_poisoned = True
             self._failure.set_exception(error)
         unknown = [*waiting, *self._waiting]
         self._waiting, self._work = [], []
@@ -160,8 +162,12 @@ class Committer(Generic[W]):
                 item.failed(CommitFailed())
 
     def close(self) -> None:
+        """Stop, with everything that was added written; nobody is told any more."""
+        self._is_closed = True
         self._failure.cancel()
         self._thread.shutdown()
+        if self._work and not self.is_poisoned:
+            self._guarded(self._write, self._work)
 
 
 def result_or_error(finished: asyncio.Future[Any]) -> Any:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from headrace.clock import Clock
 from headrace.errors import (
     DirectoryMismatch,
     HeadraceError,
@@ -31,6 +30,7 @@ from headrace.storage.base import (
     Created,
     Documents,
     Entry,
+    Failed,
     Log,
     Range,
     Recovered,
@@ -98,7 +98,6 @@ class FileStorage:
     def __init__(
         self,
         disk: Disk,
-        clock: Clock,
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -109,7 +108,6 @@ class FileStorage:
         if disk.list("acid"):
             raise DirectoryMismatch(disk.name, "acid", "one of the file modes")
         self._disk = disk
-        self._clock = clock
         self._limits = limits
         self._sync = sync
         self._loop = loop
@@ -124,6 +122,7 @@ class FileStorage:
         self._documents: dict[str, bytes] = {}
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
+        self._checkpoints_are_sound = True
         self._pinned_bytes = 0
         self._unseen_bytes = 0
         self._segment_bytes = segment_bytes
@@ -209,10 +208,17 @@ class FileStorage:
         self._maybe_checkpoint()
 
     def close(self) -> None:
+        """With everything in stream files and catalog, so that a start has nothing to replay."""
         self._committer.close()
         self._workers.shutdown()
-        if not self._committer.is_failed:
-            self._journal.seal()
+        if not self._committer.is_poisoned and self._checkpoints_are_sound:
+            try:
+                self._journal.seal()
+                self._journal.rotate()
+                self._journal.release(self._checkpoint()[0])
+            except OSError as error:
+                # Nothing is lost: the journal has it.
+                logger.warning("the checkpoint at the end failed: %s", error)
         self._journal.close()
         self._disk.close()
 
@@ -232,7 +238,7 @@ class FileStorage:
             self._look_for_room(len(added.data))
         if isinstance(change, Removed) and change.whole:
             self._forget(log)
-        self._committer.add(frame_of(log.state, change, self._clock.now_ms()), entry)
+        self._committer.add(frame_of(log.state, change), entry)
 
     def _look_for_room(self, byte_count: int) -> None:
         """A second is long on a fast disk: look again after every so many bytes."""
@@ -257,8 +263,8 @@ class FileStorage:
     def keep(self, documents: Documents) -> None:
         self._committer.add(documents_frame(documents), None)
 
-    def settle_documents(self, done: Callable[[], None]) -> None:
-        self._committer.settle(done, ignore)
+    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
+        self._committer.settle(done, failed)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._workers, work)
@@ -276,6 +282,8 @@ class FileStorage:
 
     def _checkpoint(self) -> tuple[int, dict[int, tuple[Position, int]]]:
         """On a worker: full segments into stream files and catalog."""
+        # A sync that failed must not be tried again: it would succeed and mean nothing.
+        self._checkpoints_are_sound = False
         if self._checkpointer is None:
             self._checkpointer = Checkpointer(
                 self._disk, self._catalog, self._limits, sync=self._sync
@@ -284,6 +292,7 @@ class FileStorage:
         flushed = self._checkpointer.run(
             numbered for segment in segments for numbered in self._journal.scan_segment(segment)
         )
+        self._checkpoints_are_sound = True
         return self._catalog.current.applied_lsn, flushed
 
     def _checkpointed(

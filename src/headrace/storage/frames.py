@@ -83,11 +83,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
 
-def frame_of(state: StreamState, change: Change, now_ms: int) -> Frame:
+def frame_of(state: StreamState, change: Change) -> Frame:
+    """`state` is already what the change made of it."""
     if isinstance(change, Appended):
-        return _append_frame(state.id, change, now_ms)
+        return _append_frame(state.id, change, state.written_ms)
     if isinstance(change, Created):
-        initial = _append_frame(state.id, change.initial, now_ms)
+        initial = _append_frame(state.id, change.initial, state.written_ms)
         return CreateFrame(state.id, stream_record(state), initial)
     if isinstance(change, Trimmed):
         return TrimFrame(state.id, change.floor)

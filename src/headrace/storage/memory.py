@@ -17,6 +17,7 @@ from headrace.storage.base import (
     Created,
     Documents,
     Entry,
+    Failed,
     Lengths,
     Log,
     Range,
@@ -169,7 +170,7 @@ class MemoryStorage:
     def keep(self, documents: Documents) -> None:
         """Whoever hands them in has them in memory already."""
 
-    def settle_documents(self, done: Callable[[], None]) -> None:
+    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
         done()
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

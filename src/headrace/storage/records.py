@@ -35,7 +35,7 @@ class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
     closed: bool
     deleted: bool
     stream_seq: bytes | None
-    written_ms: int = 0
+    written_ms: int
 
 
 def stream_record(state: StreamState) -> StreamRecord:
@@ -93,7 +93,7 @@ def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> Str
     state.closed = head.closed
     state.deleted = head.deleted
     state.stream_seq = head.stream_seq
-    state.written_ms = head.written_ms or state.created_at_ms
+    state.touched_ms = state.written_ms = head.written_ms
     return state
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.engine.engine import Engine
 from headrace.protocol.offsets import START, Position
+from headrace.storage.base import Failed
 from headrace.subscriptions import documents, model
 from headrace.subscriptions.delivery import Poster
 from headrace.subscriptions.documents import Urls
@@ -76,9 +77,9 @@ class SubscriptionManager:
         for member in self._members.values():
             self._wakes.resume(member)
 
-    def settle(self, done: Callable[[], None]) -> None:
-        """Call `done` once everything that was decided so far is durable."""
-        self._engine.settle_documents(done)
+    def settle(self, done: Callable[[], None], failed: Failed) -> None:
+        """Call `done` once everything that was decided so far is durable, or never will be."""
+        self._engine.settle_documents(done, failed)
 
     async def stop(self) -> None:
         await self._wakes.stop()
