@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.engine.feed import Feed
 from headrace.engine.replies import translate
 from headrace.engine.sorted_ids import SortedIds
 from headrace.engine.tails import Stream
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 
 class Bucket:
-    __slots__ = ("id", "ids", "pending", "stream")
+    __slots__ = ("feed", "id", "ids", "pending", "stream")
 
-    def __init__(self, id: str, stream: Stream) -> None:
+    def __init__(self, id: str, stream: Stream, feed: Feed) -> None:
         self.id = id
         self.stream = stream
+        self.feed = feed
         self.ids = SortedIds()
         # Streams whose creation or removal is not durable yet.
         self.pending: dict[int, Stream] = {}
@@ -63,14 +65,22 @@ class Buckets:
             bucket_id, stream_id = ids_of(name)
             stream = self._engine.streams[name]
             if not stream_id:
-                self._buckets[bucket_id] = Bucket(bucket_id, stream)
+                self._buckets[bucket_id] = self._bucket(bucket_id, stream)
                 stream.read_only = True
             elif not stream.state.deleted:
                 ids.setdefault(bucket_id, []).append(stream_id)
         for bucket_id, stream_ids in ids.items():
             if bucket_id not in self._buckets:
                 raise StoredBytesDamaged("buckets", bucket_id)
-            self._buckets[bucket_id].ids = SortedIds(stream_ids)
+            bucket = self._buckets[bucket_id]
+            bucket.ids = SortedIds(stream_ids)
+            streams = [self._engine.streams[stream_name(bucket_id, each)] for each in stream_ids]
+            for stream in streams:
+                stream.feed = bucket.feed
+            bucket.feed.correct(streams)
+
+    def _bucket(self, bucket_id: str, stream: Stream) -> Bucket:
+        return Bucket(bucket_id, stream, Feed(self._engine, stream))
 
     def find(self, bucket_id: str) -> Bucket:
         """A bucket as clients know it: one whose creation is not durable is not there yet."""
@@ -86,7 +96,7 @@ class Buckets:
             return
         engine.check_writable()
         stream = engine.creation.establish(name)
-        bucket = self._buckets[bucket_id] = Bucket(bucket_id, stream)
+        bucket = self._buckets[bucket_id] = self._bucket(bucket_id, stream)
         engine.creation.begin(stream, translate(bucket, reply))
 
     def delete(self, bucket_id: str, reply: BucketReply) -> None:
@@ -130,6 +140,8 @@ class Buckets:
             bucket = self._buckets[bucket_id]
             bucket.pending.pop(stream.state.id, None)
             bucket.ids.add(stream_id)
+            stream.feed = bucket.feed
+            bucket.feed.note(stream)
 
     def departed(self, stream: Stream) -> None:
         """A removal is durable."""
@@ -137,6 +149,7 @@ class Buckets:
         if stream_id:
             bucket = self._buckets[bucket_id]
             bucket.pending.pop(stream.state.id, None)
+            bucket.feed.note(stream)
             if not self._is_followed(stream):
                 bucket.ids.discard(stream_id)
 

@@ -15,6 +15,7 @@ from headrace.engine import renewals
 from headrace.engine.buckets import Buckets
 from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
 from headrace.engine.expiry_queue import ExpiryQueue
+from headrace.engine.feed import Feeds
 from headrace.engine.reads import ReadOutcome, Reads, start_position
 from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
@@ -92,6 +93,7 @@ class Engine:
         self.expiring = ExpiryQueue()
         self.creation = Creation(self)
         self.removal = Removal(self)
+        self.feeds = Feeds()
         self.buckets = Buckets(self)
         # Names whose last stream is gone, until that is durable.
         self.leaving: dict[str, Stream] = {}
@@ -230,6 +232,8 @@ class Engine:
                 if stream.readers or stream.watchers:
                     for listener in stream.listeners():
                         listener.on_advance(stream)
+                if stream.feed is not None:
+                    stream.feed.note(stream)
             else:
                 self._existence_committed(stream, change, reply)
 
@@ -330,6 +334,7 @@ class Engine:
         """Remove streams whose time is over, at most `streams_max` at once; how many went."""
         count = self.expire(streams_max)
         self._renewals.tick(self.clock.now_ms())
+        self.feeds.flush()
         self.storage.tick()
         return count
 

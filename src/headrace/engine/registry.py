@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.clock import Clock
+from headrace.engine.announcing import announce, trim
 from headrace.engine.tails import Stream
 from headrace.limits import Limits
 from headrace.protocol.buckets import is_bucketed
-from headrace.protocol.json_mode import wire_bytes
 from headrace.protocol.offsets import Position
 from headrace.protocol.registry import announce_created, announce_deleted, note_announced
-from headrace.protocol.stream import Appended, StreamState, apply_append
-from headrace.storage.base import Storage, Trimmed, ignore
+from headrace.protocol.stream import StreamState
+from headrace.storage.base import Storage
 
 STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it saves
 
@@ -78,8 +78,7 @@ class Registry:
         """Say it all once more; what came before goes when that is durable."""
         self._floor = self.stream.state.tail
         self._append([announce_created(state) for state in self._live()])
-        change = Trimmed(self.stream.state, self._floor)
-        self._storage.commit(self.stream.log, change, (self.stream, change, ignore))
+        trim(self.stream, self._floor, self._storage)
 
     def _live(self) -> Iterator[StreamState]:
         for stream in self._streams.values():
@@ -88,10 +87,4 @@ class Registry:
                 yield state
 
     def _append(self, messages: Sequence[bytes]) -> None:
-        state = self.stream.state
-        data = wire_bytes(messages) if messages else b""
-        end = Position(state.tail.messages + len(messages), state.tail.bytes + len(data))
-        lengths = tuple(len(message) + 1 for message in messages)
-        change = Appended(state.tail, end, data, lengths, False, None, None)
-        apply_append(state, change, self._clock.now_ms(), self._limits)
-        self._storage.commit(self.stream.log, change, (self.stream, change, ignore))
+        announce(self.stream, messages, self._storage, self._clock.now_ms(), self._limits)

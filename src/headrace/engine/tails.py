@@ -6,11 +6,14 @@ watchers are called when `visible` moves; they hold no task and no future.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import Log
+
+if TYPE_CHECKING:
+    from headrace.engine.feed import Feed
 
 
 class TailListener(Protocol):
@@ -30,6 +33,7 @@ class Stream:
 
     __slots__ = (
         "born",
+        "feed",
         "forks",
         "log",
         "read_only",
@@ -46,6 +50,7 @@ class Stream:
         self.log = log
         self.source = source
         self.forks = 0
+        self.feed: Feed | None = None  # that of its bucket, once the stream is listed there
         self.born = False  # its creation is durable, so readers may know of it
         self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail

@@ -32,6 +32,7 @@ from headrace.storage.memory import MemoryStorage
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 
 OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
+FEED_SECS = 0.02  # how long a feed gathers changes while someone waits for them
 UNBOUNDED = 2**63  # payload on disk is bounded by the disk
 
 
@@ -57,6 +58,7 @@ class Assembly:
 def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Assembly:
     storage = _storage(config, loop)
     engine = Engine(storage, clock, _limits(config), _bounds(config))
+    engine.feeds.prompt = lambda: loop.call_later(FEED_SECS, engine.feeds.flush)
     metrics = Metrics()
     origins = Origins(config.server.public_url, config.server.trusted_proxies)
     live = LiveReads(

@@ -11,7 +11,14 @@ from headrace.http.exchange import Exchange, Request
 from headrace.http.streams import StreamRoutes
 from headrace.http.surfaces import BucketSurface
 from headrace.protocol import buckets, responses
-from headrace.protocol.listing import Listed, page_document, parse_listing
+from headrace.protocol.listing import (
+    CHANGES_FROM,
+    Listed,
+    page_document,
+    parse_feed,
+    parse_listing,
+)
+from headrace.protocol.requests import Read
 from headrace.protocol.responses import Response
 
 Handler = Callable[[Request, Exchange, str], None]
@@ -111,11 +118,28 @@ class BucketRoutes:
     def _list(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
         request.operation = "list"
         bucket = self._engine.buckets.find(bucket_id)
-        listing = parse_listing(request.target.partition(b"?")[2].decode("latin-1"))
+        query = request.target.partition(b"?")[2].decode("latin-1")
+        read = parse_feed(query) if CHANGES_FROM in query else None
+        if read is not None:
+            self._follow(request, exchange, bucket, read)
+            return
+        listing = parse_listing(query)
         page = self._engine.buckets.page(bucket, *listing)
         listed = [Listed(s.state, s.visible, s.visible_closed) for s in page.streams]
         document = page_document(bucket_id, listing, listed, has_more=page.has_more)
         exchange.respond(responses.json_document(responses.OK, document))
+
+    def _follow(self, request: Request, exchange: Exchange, bucket: Bucket, read: Read) -> None:
+        """The bucket's feed, read like a stream, once what was noted of late is in it."""
+        bucket.feed.flush()
+
+        def answer() -> None:
+            try:
+                self._streams.read(request, exchange, bucket.stream, read)
+            except HeadraceError as refusal:
+                exchange.respond(responses.problem(refusal))
+
+        self._engine.storage.settle(bucket.stream.log, answer)
 
 
 def _document(bucket: Bucket) -> dict[str, object]:

@@ -27,7 +27,8 @@ from headrace.http.origin import Origins
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.streams import StreamRoutes
 from headrace.http.tails import TailRoutes
-from headrace.protocol import names, responses
+from headrace.protocol import responses
+from headrace.protocol.tails import engine_name
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Application:
     def _handle_control(self, request: Request, exchange: Exchange) -> None:
         path, _, query = request.target.partition(b"?")
         if path == self._tails:
-            self._tail_routes.handle(request, exchange, query, names.checked_name)
+            self._tail_routes.handle(request, exchange, query, engine_name)
         elif self._inspection.owns(request.target):
             self._inspection.handle(request, exchange)
         else:

@@ -21,7 +21,7 @@ from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_res
 from headrace.http.surfaces import Surface
 from headrace.protocol import caching, responses
 from headrace.protocol.offsets import NOW
-from headrace.protocol.requests import Live, parse_append, parse_create, parse_read
+from headrace.protocol.requests import Live, Read, parse_append, parse_create, parse_read
 from headrace.protocol.responses import Response, append_answer
 
 METHODS = "GET, POST, PUT, DELETE, HEAD, OPTIONS"
@@ -96,9 +96,12 @@ class StreamRoutes:
         )
 
     def _read(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
-        request.operation = "read"
         stream = self._find_visible(path)
-        read = parse_read(query.decode("latin-1"))
+        self.read(request, exchange, stream, parse_read(query.decode("latin-1")))
+
+    def read(self, request: Request, exchange: Exchange, stream: Stream, read: Read) -> None:
+        """Answer a read of `stream`; raises what is wrong with its offset."""
+        request.operation = "read"
         engine = self._engine
         start = engine.start_position(stream, read.start)
         engine.touch(stream)

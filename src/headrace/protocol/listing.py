@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 from headrace.errors import InvalidRequest
 from headrace.protocol.buckets import ids_of
 from headrace.protocol.offsets import Position
-from headrace.protocol.requests import parse_query
+from headrace.protocol.requests import Read, parse_query, read_of
 from headrace.protocol.stream import StreamState
 
 LIMIT_MAX: Final = 1000  # the draft's own bound, and its default
+CHANGES_FROM: Final = "changes_from"
 _PARAMETERS: Final = ("prefix", "after", "limit")
 
 
@@ -27,6 +28,17 @@ class Listed(NamedTuple):
     state: StreamState
     tail: Position
     closed: bool
+
+
+def parse_feed(query: str) -> Read | None:
+    """A read of the bucket's feed, which `changes_from` asks for; None where it does not."""
+    fields = parse_query(query, once=(CHANGES_FROM, "live", "cursor"))
+    if CHANGES_FROM not in fields:
+        return None
+    for name in _PARAMETERS:
+        if name in fields:
+            raise InvalidRequest(f"{name} is for listing a bucket; {CHANGES_FROM} follows all.")
+    return read_of({**fields, "offset": fields[CHANGES_FROM]})
 
 
 def parse_listing(query: str) -> Listing:

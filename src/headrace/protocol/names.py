@@ -38,12 +38,6 @@ def check_name(name: str) -> None:
         raise InvalidName("A stream name has no control characters.")
 
 
-def checked_name(name: str) -> str:
-    """`name`, once it is known to be one; names in a document are not percent-encoded."""
-    check_name(name)
-    return name
-
-
 def is_name_character(character: str) -> bool:
     return (
         character >= " "

@@ -6,7 +6,7 @@ command succeeds is decided against a stream's state in `protocol.stream`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -173,7 +173,11 @@ def parse_query(query: str, once: Sequence[str] = READ_PARAMETERS) -> dict[str, 
 def parse_read(query: str) -> Read:
     if not query:
         return Read()
-    fields = parse_query(query)
+    return read_of(parse_query(query))
+
+
+def read_of(fields: Mapping[str, str]) -> Read:
+    """A read, from query parameters by name."""
     live = _parse_live(fields.get("live"))
     bounds = parse_bounds(fields)
     if bounds is not None and live is not Live.NO:

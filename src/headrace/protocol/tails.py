@@ -14,6 +14,8 @@ import orjson
 
 from headrace.errors import HeadraceError, InvalidRequest, OffsetTrimmed
 from headrace.protocol.bounds import parse_bound
+from headrace.protocol.buckets import check_bucket_id, check_stream_id, ids_of, is_bucketed
+from headrace.protocol.names import check_name
 from headrace.protocol.offsets import BEGINNING, NOW, START, Position, parse_token
 from headrace.protocol.responses import PROBLEMS
 from headrace.protocol.stream import StreamState
@@ -34,6 +36,17 @@ class TailQuery(msgspec.Struct, frozen=True, gc=False):
     @property
     def seeks(self) -> bool:
         return self.messages_max is not None or self.bytes_max is not None
+
+
+def engine_name(name: str) -> str:
+    """The engine's name of a stream as documents write it: `a/b`, or `/bucket/stream`."""
+    if is_bucketed(name):
+        bucket_id, stream_id = ids_of(name)
+        check_bucket_id(bucket_id)
+        check_stream_id(bucket_id, stream_id)
+    else:
+        check_name(name)
+    return name
 
 
 def parse_tails(body: bytes, name_of: Callable[[str], str]) -> list[TailQuery]:

@@ -1,0 +1,31 @@
+"""Appending to a stream of the server's own: the registry, the feed of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.engine.tails import Stream
+from headrace.limits import Limits
+from headrace.protocol.json_mode import wire_bytes
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import Appended, apply_append
+from headrace.storage.base import Storage, Trimmed, ignore
+
+
+def announce(
+    stream: Stream, messages: Sequence[bytes], storage: Storage, now_ms: int, limits: Limits
+) -> None:
+    """Append JSON messages; nobody waits for it."""
+    state = stream.state
+    data = wire_bytes(messages) if messages else b""
+    end = Position(state.tail.messages + len(messages), state.tail.bytes + len(data))
+    lengths = tuple(len(message) + 1 for message in messages)
+    change = Appended(state.tail, end, data, lengths, False, None, None)
+    apply_append(state, change, now_ms, limits)
+    storage.commit(stream.log, change, (stream, change, ignore))
+
+
+def trim(stream: Stream, floor: Position, storage: Storage) -> None:
+    """Give up what came before `floor`."""
+    change = Trimmed(stream.state, floor)
+    storage.commit(stream.log, change, (stream, change, ignore))

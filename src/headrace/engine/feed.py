@@ -1,0 +1,109 @@
+"""The feed of a bucket: which of its streams changed, up to which offset, in order.
+
+The feed is the bucket's own stream, so it is read, followed and kept like any other. Changes are
+noted as they become visible and written down together a moment later: a stream that changes all
+the time appears once in each of these moments. Noting costs the same however many streams there
+are, and so does following. What is kept has a bound; a reader who was away for longer is told so,
+and lists the bucket again.
+
+After a crash, what was noted and not written down is announced once more: every stream that was
+written to since shortly before the feed was. A reader may hear of a change twice, never not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from headrace.engine.announcing import announce, trim
+from headrace.engine.tails import Stream
+from headrace.protocol.buckets import ids_of
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+KEPT_MESSAGES: Final = 100_000  # at least; at most three times as many
+# How much later than its own change a feed may be written, clocks that were set back included.
+SLACK_MS: Final = 60_000
+
+
+class Feeds:
+    """The feeds that have something to write down, and when they do.
+
+    With the next sweep; if someone waits at a feed, in a moment: `prompt` has `flush` called then.
+    """
+
+    def __init__(self) -> None:
+        self.prompt: Callable[[], object] | None = None
+        self._due: list[Feed] = []
+        self._is_prompted = False
+
+    def due(self, feed: Feed) -> None:
+        self._due.append(feed)
+        if feed.stream.readers and self.prompt is not None and not self._is_prompted:
+            self._is_prompted = True
+            self.prompt()
+
+    def flush(self) -> None:
+        self._is_prompted = False
+        due, self._due = self._due, []
+        for feed in due:
+            feed.flush()
+
+
+class Feed:
+    __slots__ = ("_changed", "_engine", "_is_due", "_mark", "stream")
+
+    def __init__(self, engine: Engine, stream: Stream) -> None:
+        """`stream` is the bucket's own."""
+        self.stream = stream
+        self._engine = engine
+        # Ordered: a change is announced where it was first noted.
+        self._changed: dict[Stream, None] = {}
+        self._is_due = False
+        self._mark = stream.state.tail
+
+    def note(self, stream: Stream) -> None:
+        """More of `stream` is visible, or it is closed, new or gone."""
+        self._changed[stream] = None
+        if not self._is_due:
+            self._is_due = True
+            self._engine.feeds.due(self)
+
+    def flush(self) -> None:
+        """Write down what was noted."""
+        self._is_due = False
+        if not self._changed or self.stream.state.deleted:
+            return
+        changed, self._changed = self._changed, {}
+        self._announce(changed)
+
+    def correct(self, streams: Iterable[Stream]) -> None:
+        """Announce what a crash may have kept from being announced."""
+        since_ms = self.stream.state.written_ms - SLACK_MS
+        late = [stream for stream in streams if stream.state.written_ms >= since_ms]
+        if late:
+            self._announce(late)
+
+    def _announce(self, changed: Iterable[Stream]) -> None:
+        engine = self._engine
+        messages = [_message(stream) for stream in changed]
+        announce(self.stream, messages, engine.storage, engine.clock.now_ms(), engine.limits)
+        tail = self.stream.state.tail
+        if tail.messages - self._mark.messages >= KEPT_MESSAGES:
+            floor, self._mark = self._mark, tail
+            if floor > self.stream.state.floor:
+                trim(self.stream, floor, engine.storage)
+
+
+def _message(stream: Stream) -> bytes:
+    state = stream.state
+    message: dict[str, object] = {"stream_id": ids_of(state.name)[1]}
+    if state.deleted:
+        message["deleted"] = True
+    else:
+        message["next_offset"] = stream.visible.token()
+        message["closed"] = stream.visible_closed
+    return orjson.dumps(message)
