@@ -149,7 +149,7 @@ class Machine:
         self.segment_bytes = self.random.choice(SEGMENT_BYTES)
         self.unanswered = 0
         self.answers: list[tuple[str, Any]] = []
-        self._sync = sync
+        self.sync = sync
         self._seqs: dict[tuple[str, bytes], int] = {}
 
     def start(self) -> None:
@@ -161,7 +161,7 @@ class Machine:
             self.disk,
             LIMITS,
             self.loop.as_loop,
-            sync=self._sync,
+            sync=self.sync,
             segment_bytes=self.segment_bytes,
         )
 

@@ -149,3 +149,21 @@ def test_a_stream_whose_file_is_gone_says_so_and_others_go_on() -> None:
     (_, one), (_, other) = machine.answers[-2:]
     assert isinstance(one, StoredBytesUnreadable)
     assert isinstance(other, Chunk)
+
+
+def test_what_file_fast_left_is_durable_once_file_durable_has_started() -> None:
+    machine = Machine(1, sync=False)
+    machine.segment_bytes = 700
+    machine.start()
+    machine.create("a", Create(b"", "text/plain"))
+    for _ in range(20):
+        machine.append("a", Append(b"y" * 100))
+        machine.loop.run()
+        machine.engine.sweep()
+    machine.finish()
+    machine.disk.kill()
+    machine.sync = True
+    machine.start()
+    machine.disk.cut_power()
+    machine.start()
+    assert machine.engine.streams["a"].state.tail.messages == 20

@@ -21,7 +21,13 @@ from typing import Any, Final
 import google_crc32c
 import orjson
 
-from headrace.errors import DirectoryMismatch, HeadraceError, InsufficientStorage, StorageFailed
+from headrace.errors import (
+    DirectoryMismatch,
+    HeadraceError,
+    InsufficientStorage,
+    StorageFailed,
+    StoredBytesDamaged,
+)
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid_shard import Shard
@@ -45,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 2
 MANIFEST: Final = "acid/manifest.json"
+READY: Final = "acid/ready"
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that is kept in memory
 COLD_READERS_MAX: Final = 4
 LOOK_EVERY_BYTES: Final = 256 * 1024
@@ -91,7 +98,9 @@ class AcidStorage:
         names = [f"acid/shard-{number:03d}" for number in range(shard_count)]
         for name in names:
             self._disk.make_directory(name)
+        self._check_complete(names)
         self._shards = [Shard(directory / name, loop) for name in names]
+        self._disk.open(READY, create=True).close()
         self._disk.sync_directory("acid")
         self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
@@ -101,14 +110,29 @@ class AcidStorage:
 
     def _check_manifest(self, directory: Path, shard_count: int) -> None:
         wanted = {"format": FORMAT, "shards": shard_count}
-        if "manifest.json" not in self._disk.list("acid"):
+        present = self._disk.list("acid")
+        if "manifest.json" not in present:
+            if any(name.startswith("shard-") for name in present):
+                raise StoredBytesDamaged(MANIFEST, "0")  # it is written before any shard is
             self._write_manifest(orjson.dumps(wanted))
             return
         file = self._disk.open(MANIFEST)
-        found = orjson.loads(file.read(0, file.size()))
+        text = file.read(0, file.size())
         file.close()
+        try:
+            found = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            raise StoredBytesDamaged(MANIFEST, "0") from None
         if found != wanted:
             raise DirectoryMismatch(str(directory), str(found), str(wanted))
+
+    def _check_complete(self, shards: list[str]) -> None:
+        """LMDB makes a file that is missing: once all were there, that would hide a loss."""
+        if READY.removeprefix("acid/") not in self._disk.list("acid"):
+            return
+        for shard in shards:
+            if "data.mdb" not in self._disk.list(shard):
+                raise StoredBytesDamaged(f"{shard}/data.mdb", "0")
 
     def _write_manifest(self, text: bytes) -> None:
         file = self._disk.open(f"{MANIFEST}.new", create=True)
@@ -136,6 +160,8 @@ class AcidStorage:
         logs: dict[int, AcidLog] = {}
         for state, shard in states:
             fork = state.config.fork
+            if fork is not None and fork.source_id not in logs:
+                raise StoredBytesDamaged("streams", f"{fork.source_id:016x}")
             parent = logs[fork.source_id] if fork is not None else None
             log = logs[state.id] = AcidLog(state, shard, parent)
             self._live_bytes += log.stored_bytes

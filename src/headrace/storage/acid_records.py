@@ -136,7 +136,7 @@ def _chunks(
 def read_range(
     cursor: Any, stream_id: int, start: Position, limit: Position, bytes_max: int
 ) -> Range | None:
-    """Whole messages from `start`; None where it is not a boundary."""
+    """Whole messages from `start`, which is before `limit`; None where it is not a boundary."""
     found: list[int] = []
     parts: list[bytes] = []
     position = start
@@ -144,8 +144,8 @@ def read_range(
         skip = position.messages - first.messages
         offset = position.bytes - first.bytes
         if not 0 <= skip <= len(lengths) or sum(lengths[:skip]) != offset:
-            if found:
-                raise StoredBytesDamaged("data", data_key(stream_id, first.bytes).hex())
+            if found or not 0 <= offset <= len(data):
+                raise StoredBytesDamaged("data", data_key(stream_id, position.bytes).hex())
             return None
         size = 0
         for length in lengths[skip:]:
@@ -161,7 +161,7 @@ def read_range(
         if position.messages >= limit.messages:
             break
     if not found:
-        return None
+        raise StoredBytesDamaged("data", data_key(stream_id, position.bytes).hex())
     return Range(position, b"".join(parts), found)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import lmdb
 import msgspec
 
-from headrace.errors import StoredBytesDamaged
+from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.protocol.stream import Appended, StreamState
@@ -32,18 +33,29 @@ class Work(NamedTuple):
     head: HeadRecord
 
 
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """What LMDB makes of its own pages when they are damaged, in our words."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise StoredBytesUnreadable(str(path), str(error)) from error
+
+
 class Shard:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
-        self._environment = lmdb.open(
-            str(path),
-            map_size=MAP_BYTES,
-            max_dbs=len(records.DATABASES),
-            max_readers=64,
-            mode=0o600,
-        )
-        # What a kill left in the page cache looks committed: make it so before it is served.
-        self._environment.sync(True)
-        self._databases = {name: self._environment.open_db(name) for name in records.DATABASES}
+        self._path = path
+        with unreadable(path):
+            self._environment = lmdb.open(
+                str(path),
+                map_size=MAP_BYTES,
+                max_dbs=len(records.DATABASES),
+                max_readers=64,
+                mode=0o600,
+            )
+            # What a kill left in the page cache looks committed: make it so before it is served.
+            self._environment.sync(True)
+            self._databases = {n: self._environment.open_db(n) for n in records.DATABASES}
         self.committer: Committer[Work | Documents] = Committer(
             loop, "headrace-commit", self._write
         )
@@ -78,13 +90,15 @@ class Shard:
     def read(
         self, stream_id: int, start: Position, limit: Position, bytes_max: int
     ) -> Range | None:
-        with self._environment.begin(buffers=True) as transaction:
+        with unreadable(self._path), self._environment.begin(buffers=True) as transaction:
             cursor = transaction.cursor(self._databases[b"data"])
             return records.read_range(cursor, stream_id, start, limit, bytes_max)
 
     def recover(self) -> Iterator[StreamState]:
-        with self._environment.begin() as transaction:
+        count = 0
+        with unreadable(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"streams"]):
+                count += 1
                 stream = records.unseal("streams", key, value)
                 head = transaction.get(key, db=self._databases[b"heads"])
                 if head is None:
@@ -93,9 +107,12 @@ class Shard:
                 state = decode_state(stream_id, stream, records.unseal("heads", key, head))
                 self._recover_producers(transaction, key, state)
                 yield state
+            for name in (b"streams", b"heads"):
+                if transaction.stat(self._databases[name])["entries"] != count:
+                    raise StoredBytesDamaged(f"{self._path.name}/{name.decode()}", "its count")
 
     def documents(self) -> Iterator[tuple[str, bytes]]:
-        with self._environment.begin() as transaction:
+        with unreadable(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"documents"]):
                 yield records.decode_document(records.unseal("documents", key, value))
 

@@ -81,6 +81,12 @@ def apply_documents(documents: dict[str, bytes], changes: Mapping[str, bytes | N
             documents[name] = value
 
 
+def _record_crc(position: int, payload: bytes) -> int:
+    """The place is covered, too: an older record in the place of a newer one is damage."""
+    crc: int = google_crc32c.value(struct.pack("<Q", position) + payload)
+    return crc
+
+
 def _key(entry: AnyEntry) -> int | str:
     return entry.name if isinstance(entry, DocumentEntry) else entry.id
 
@@ -166,7 +172,7 @@ class Catalog:
                 raise StoredBytesDamaged(name, str(position))
             crc, length = _RECORD.unpack_from(log, position)
             payload = log[begin : begin + length]
-            if len(payload) != length or google_crc32c.value(payload) != crc:
+            if len(payload) != length or _record_crc(position, payload) != crc:
                 raise StoredBytesDamaged(name, str(position))
             yield _RECORD.size + length, _decode(payload)
             position = begin + length
@@ -174,7 +180,7 @@ class Catalog:
     def commit(self, entries: Sequence[AnyEntry], applied_lsn: int) -> None:
         """Write the changed streams and documents down; they count once `current` says so."""
         log, log_bytes = self.current.log, self.current.log_bytes
-        data = self._append(entries)
+        data = self._append(entries, log_bytes)
         name = self._log_name(log)
         file = self._disk.open(name, create=True)
         file.write(log_bytes, data)
@@ -187,12 +193,14 @@ class Catalog:
         if self.is_stale:
             self._compact()
 
-    def _append(self, entries: Sequence[AnyEntry]) -> bytes:
+    def _append(self, entries: Sequence[AnyEntry], position: int) -> bytes:
+        """Records as they stand in a log from `position` on."""
         parts: list[bytes] = []
         for entry in entries:
             payload = msgspec.msgpack.encode(entry)
-            parts += (_RECORD.pack(google_crc32c.value(payload), len(payload)), payload)
+            parts += (_RECORD.pack(_record_crc(position, payload), len(payload)), payload)
             self._count(entry, _RECORD.size + len(payload))
+            position += _RECORD.size + len(payload)
         return b"".join(parts)
 
     @property
@@ -204,7 +212,7 @@ class Catalog:
         old = self.current
         found = self.load()
         documents = [DocumentEntry(name, value) for name, value in found.documents.items()]
-        data = self._append([*found.streams.values(), *documents])
+        data = self._append([*found.streams.values(), *documents], 0)
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
         file.truncate(0)

@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
 PINNED_BYTES_MAX: Final = 512 * 1024 * 1024  # not yet in stream files; past this nothing is added
 WORKERS_MAX: Final = 4
+UNSYNCED: Final = "unsynced"
 LOOK_EVERY_BYTES: Final = 256 * 1024
 
 
@@ -114,8 +115,7 @@ class FileStorage:
         self._catalog = Catalog(disk, sync=sync)
         self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
         disk.make_directory(stream_files.DIRECTORY)
-        # A synced file in a directory that nobody can find is lost all the same.
-        disk.sync_directory("")
+        self._note_syncing()
         self._committer: Committer[Frame] = Committer(loop, "headrace-journal", self._write)
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
         self._logs: dict[int, FileLog] = {}
@@ -127,6 +127,16 @@ class FileStorage:
         self._unseen_bytes = 0
         self._segment_bytes = segment_bytes
         self._disk_refusal: HeadraceError | None = None
+
+    def _note_syncing(self) -> None:
+        """What file-fast left in the page cache is synced before file-durable builds on it."""
+        if not self._sync:
+            self._disk.open(UNSYNCED, create=True).close()
+        elif UNSYNCED in self._disk.list(""):
+            self._disk.sync_everything()
+            self._disk.remove(UNSYNCED)
+        # A synced file in a directory that nobody can find is lost all the same.
+        self._disk.sync_directory("")
 
     # -- the life of the storage -----------------------------------------------------------
 
@@ -213,7 +223,7 @@ class FileStorage:
         self._workers.shutdown()
         if not self._committer.is_poisoned and self._checkpoints_are_sound:
             try:
-                self._journal.seal()
+                self._journal.finish()
                 self._journal.rotate()
                 self._journal.release(self._checkpoint()[0])
             except OSError as error:

@@ -201,9 +201,16 @@ class Journal:
             self._finish_current()
 
     def close(self) -> None:
+        """Let go of the file."""
         if self._current is not None:
             self._current.file.close()
             self._current = None
+
+    def finish(self) -> None:
+        """An orderly end: what is durable is on record in two places."""
+        self.seal()
+        if self._sync and self._last.proven_lsn < self.durable_lsn:
+            self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
 
     # -- reading ---------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ DIRECTORY: Final = "streams"
 BLOCK_BYTES: Final = 64 * 1024
 _ENTRY = struct.Struct("<QQQQIII4x")  # messages, bytes, lengths at, data bytes, count, crcs
 ENTRY_BYTES: Final = _ENTRY.size
+_PLACE = struct.Struct("<QQ")  # stream id, number of the entry
 _CHECKED: Final = ENTRY_BYTES - 8
 _LENGTH_BYTES: Final = 4
 _SUFFIXES: Final = ("data", "index", "lengths")
@@ -36,7 +37,8 @@ class Block(NamedTuple):
     lengths_at: int
     data_bytes: int
     messages: int
-    data_crc: int
+    crc: int
+    """Of its data and its lengths, as they stand in the files."""
 
     @property
     def end(self) -> Position:
@@ -66,19 +68,30 @@ def remove(disk: Disk, stream_id: int) -> None:
             disk.remove(name)
 
 
-def _encode_entry(block: Block) -> bytes:
+def _entry_crc(stream_id: int, number: int, entry: bytes) -> int:
+    """The place is covered, too: an entry that stands elsewhere is damage."""
+    crc: int = google_crc32c.value(_PLACE.pack(stream_id, number) + entry[:_CHECKED])
+    return crc
+
+
+def _encode_entry(stream_id: int, number: int, block: Block) -> bytes:
     entry = _ENTRY.pack(
-        *block.start, block.lengths_at, block.data_bytes, block.messages, block.data_crc, 0
+        *block.start, block.lengths_at, block.data_bytes, block.messages, block.crc, 0
     )
-    return entry[:_CHECKED] + struct.pack("<I4x", google_crc32c.value(entry[:_CHECKED]))
+    return entry[:_CHECKED] + struct.pack("<I4x", _entry_crc(stream_id, number, entry))
 
 
-def _decode_entry(name: str, number: int, entry: bytes) -> Block:
+def _decode_entry(stream_id: int, number: int, entry: bytes) -> Block:
     if len(entry) == ENTRY_BYTES:
         messages, first_byte, lengths_at, data_bytes, count, crc, own_crc = _ENTRY.unpack(entry)
-        if own_crc == google_crc32c.value(entry[:_CHECKED]):
+        if own_crc == _entry_crc(stream_id, number, entry):
             return Block(Position(messages, first_byte), lengths_at, data_bytes, count, crc)
-    raise StoredBytesDamaged(name, str(number * ENTRY_BYTES))
+    raise StoredBytesDamaged(path(stream_id, "index"), str(number * ENTRY_BYTES))
+
+
+def _block_crc(data: bytes, lengths: bytes) -> int:
+    crc: int = google_crc32c.extend(google_crc32c.value(data), lengths)
+    return crc
 
 
 class StreamWriter:
@@ -89,6 +102,7 @@ class StreamWriter:
         self._files = {
             suffix: disk.open(path(stream_id, suffix), create=True) for suffix in _SUFFIXES
         }
+        self._id = stream_id
         self._base_bytes = base_bytes
         self.sizes = sizes
 
@@ -97,16 +111,18 @@ class StreamWriter:
         packed = struct.pack(f"<{len(lengths)}I", *lengths)
         self._files["lengths"].write(self.sizes.lengths_bytes, packed)
         entries = b""
-        offset = 0
-        lengths_at = self.sizes.lengths_bytes
+        offset = packed_at = 0
+        first, lengths_at = self.sizes
+        number = first
         for count, size in _cut(lengths):
-            crc = google_crc32c.value(data[offset : offset + size])
-            block = Block(start, lengths_at, size, count, crc)
-            entries += _encode_entry(block)
-            start, offset = block.end, offset + size
-            lengths_at += count * _LENGTH_BYTES
-        self._files["index"].write(self.sizes.blocks * ENTRY_BYTES, entries)
-        self.sizes = Sizes(self.sizes.blocks + len(entries) // ENTRY_BYTES, lengths_at)
+            packed_end = packed_at + count * _LENGTH_BYTES
+            crc = _block_crc(data[offset : offset + size], packed[packed_at:packed_end])
+            block = Block(start, lengths_at + packed_at, size, count, crc)
+            entries += _encode_entry(self._id, number, block)
+            start, offset, packed_at = block.end, offset + size, packed_end
+            number += 1
+        self._files["index"].write(first * ENTRY_BYTES, entries)
+        self.sizes = Sizes(number, lengths_at + len(packed))
 
     def sync(self) -> None:
         for file in self._files.values():
@@ -151,7 +167,7 @@ class StreamReader:
 
     def _block(self, number: int) -> Block:
         entry = self._file("index").read(number * ENTRY_BYTES, ENTRY_BYTES)
-        return _decode_entry(path(self._id, "index"), number, entry)
+        return _decode_entry(self._id, number, entry)
 
     def _find(self, first_byte: int) -> int:
         """The number of the block that holds the byte, by bisection."""
@@ -166,16 +182,14 @@ class StreamReader:
 
     def _contents(self, block: Block) -> tuple[tuple[int, ...], bytes]:
         """A block's lengths and bytes, once they are known to be what was written."""
-        data = self._file("data").read(block.start.bytes - self._base_bytes, block.data_bytes)
-        if google_crc32c.value(data) != block.data_crc:
-            where = str(block.start.bytes - self._base_bytes)
-            raise StoredBytesDamaged(path(self._id, "data"), where)
+        place = block.start.bytes - self._base_bytes
+        data = self._file("data").read(place, block.data_bytes)
         packed = self._file("lengths").read(block.lengths_at, block.messages * _LENGTH_BYTES)
-        if len(packed) == block.messages * _LENGTH_BYTES:
-            lengths = struct.unpack(f"<{block.messages}I", packed)
-            if sum(lengths) == block.data_bytes:
-                return lengths, data
-        raise StoredBytesDamaged(path(self._id, "lengths"), str(block.lengths_at))
+        if _block_crc(data, packed) != block.crc or len(data) != block.data_bytes:
+            raise StoredBytesDamaged(
+                path(self._id, "data"), f"{place} (or its lengths, at {block.lengths_at})"
+            )
+        return struct.unpack(f"<{block.messages}I", packed), data
 
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
         """Whole messages from `start`; None where it is not a boundary."""

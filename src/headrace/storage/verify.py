@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import lmdb
 
-from headrace.errors import StoredBytesDamaged
+from headrace.errors import HeadraceError, StoredBytesDamaged
 from headrace.protocol.stream import StreamState
 from headrace.storage import acid_records as records
 from headrace.storage.catalog import Catalog, CatalogEntry, state_of
@@ -36,7 +36,7 @@ def verify(directory: Path) -> Report | None:
         return None
     disk.lock()
     try:
-        return _verify_acid(directory) if is_acid else _verify_files(disk)
+        return _verify_acid(directory) if is_acid else verify_files(disk)
     finally:
         disk.close()
 
@@ -44,7 +44,7 @@ def verify(directory: Path) -> Report | None:
 # -- the file modes ----------------------------------------------------------------------------
 
 
-def _verify_files(disk: Disk) -> Report:
+def verify_files(disk: Disk) -> Report:
     """The catalog, every block of every stream, and the journal that is not in them yet."""
     findings: list[str] = []
     entries: list[CatalogEntry] = []
@@ -56,8 +56,10 @@ def _verify_files(disk: Disk) -> Report:
         streams = {entry.id for entry in entries}
         for _, frame in Journal(disk).scan(catalog.current.applied_lsn):
             data_bytes += _count(frame, streams)
-    except StoredBytesDamaged as damage:
+    except HeadraceError as damage:
         findings.append(damage.detail)
+    except OSError as missing:
+        findings.append(f"A file cannot be read: {missing.filename}: {missing.strerror}.")
     for entry in entries:
         state = state_of(entry)
         findings += _check_stream(disk, state, entry.blocks)
@@ -94,13 +96,16 @@ def _verify_acid(directory: Path) -> Report:
     findings: list[str] = []
     streams = data_bytes = 0
     for path in sorted((directory / "acid").glob("shard-*")):
-        with lmdb.open(
-            str(path), readonly=True, lock=False, max_dbs=len(records.DATABASES)
-        ) as environment:
-            shard = _ShardCheck(environment, str(path.relative_to(directory)))
-            findings += shard.findings()
-            streams += shard.streams
-            data_bytes += shard.data_bytes
+        try:
+            with lmdb.open(
+                str(path), readonly=True, lock=False, max_dbs=len(records.DATABASES)
+            ) as environment:
+                shard = _ShardCheck(environment, str(path.relative_to(directory)))
+                findings += shard.findings()
+                streams += shard.streams
+                data_bytes += shard.data_bytes
+        except lmdb.Error as error:
+            findings.append(f"{path.relative_to(directory)} cannot be read: {error}.")
     return Report(findings, streams, data_bytes)
 
 

@@ -1,0 +1,158 @@
+"""Rot is found or does no harm, wherever it strikes; see `rot.py`."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from headrace.errors import StoredBytesDamaged
+from headrace.storage import stream_files
+from headrace.testing.disk import SimulatedDisk
+from tests.durability import rot, rot_acid
+from tests.durability.crash_machine import Violation, small_windows
+from tests.durability.crash_model import Described
+
+SWAPS = 2000
+ACID_FLIPS = 300
+ACID_CUTS = 12
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def windows() -> Iterator[None]:
+    with small_windows():
+        yield
+
+
+@pytest.fixture(scope="module")
+def sound() -> SimulatedDisk:
+    return rot.small_directory()
+
+
+@pytest.fixture(scope="module")
+def expected(sound: SimulatedDisk) -> Described:
+    found = rot.look(sound.copy())
+    assert len(found.streams) == 4
+    return found
+
+
+def judge_all(
+    sound: SimulatedDisk, expected: Described, damages: Iterable[rot.Damage]
+) -> Counter[str]:
+    verdicts: Counter[str] = Counter()
+    for damage in damages:
+        verdicts[rot.judge(sound, expected, damage)] += 1
+    return verdicts
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_in_any_byte_is_found_or_does_no_harm(
+    sound: SimulatedDisk, expected: Described
+) -> None:
+    """One bit of every byte here; every bit in the long run."""
+    damages = rot.flips(sound.files(), lambda at: range(at % 8, at % 8 + 1))
+    verdicts = judge_all(sound, expected, damages)
+    print(dict(verdicts))
+    assert verdicts["detected"] > 1000
+
+
+@pytest.mark.slow
+def test_a_file_cut_at_any_byte_is_found_or_does_no_harm(
+    sound: SimulatedDisk, expected: Described
+) -> None:
+    verdicts = judge_all(sound, expected, rot.cuts(sound.files()))
+    print(dict(verdicts))
+    assert verdicts["detected"] > 1000
+
+
+@pytest.mark.slow
+def test_swapped_blocks_are_found_or_do_no_harm(sound: SimulatedDisk, expected: Described) -> None:
+    verdicts = judge_all(sound, expected, rot.swaps(sound.files(), Random(1), SWAPS))
+    print(dict(verdicts))
+    assert verdicts["detected"] > SWAPS // 4
+
+
+def test_a_file_that_is_gone_is_missed(sound: SimulatedDisk, expected: Described) -> None:
+    for name in sound.files():
+        disk = sound.copy()
+        disk.remove(name)
+        disk.sync_everything()
+        assert rot.is_missed(disk, expected), name
+
+
+def test_a_storage_without_checksums_is_caught(
+    sound: SimulatedDisk, expected: Described, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_files, "_block_crc", lambda data, lengths: 0)
+    data = {n: c for n, c in sound.files().items() if n.endswith(".data")}
+    with pytest.raises(Violation):
+        judge_all(rot.small_directory(), expected, rot.flips(data, lambda at: range(1)))
+
+
+# -- acid --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def acid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("rot") / "sound"
+    expected = rot_acid.make(directory)
+    assert len(expected.streams) == 4
+    (directory.parent / "expected").write_bytes(pickle.dumps(expected))
+    return directory
+
+
+def judge_acid(sound: Path, lines: list[str]) -> Counter[str]:
+    """What looks at damaged copies come to; `ended` where LMDB took the process with it."""
+    verdicts: Counter[str] = Counter()
+    command = [sys.executable, "-m", "tests.durability.rot_acid", str(sound), f"{sound}-damaged"]
+    while lines:
+        looked = subprocess.run(
+            command, input="\n".join(lines), capture_output=True, text=True, cwd=REPOSITORY
+        )
+        found = looked.stdout.splitlines()
+        verdicts.update(found)
+        if len(found) == len(lines):
+            break
+        assert looked.returncode < 0, looked.stderr
+        verdicts["ended"] += 1
+        lines = lines[len(found) + 1 :]
+    return verdicts
+
+
+@pytest.mark.slow
+def test_acid_never_serves_other_bytes_than_were_stored(acid: Path) -> None:
+    """LMDB's own pages carry no checksum: damage there may end the process or show old state."""
+    size = (acid / rot_acid.DATA).stat().st_size
+    random = Random(1)
+    lines = [f"bit {random.randrange(8 * size)}" for _ in range(ACID_FLIPS)]
+    lines += [f"cut {random.randrange(size)}" for _ in range(ACID_CUTS)]
+    verdicts = judge_acid(acid, lines)
+    print(dict(verdicts))
+    assert verdicts.total() == len(lines)
+    assert verdicts["wrong"] == 0
+    assert verdicts["detected"] > 0
+
+
+@pytest.mark.parametrize("lost", ["acid/manifest.json", rot_acid.DATA])
+def test_acid_misses_a_file_that_is_gone(acid: Path, lost: str, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acid, directory)
+    (directory / lost).unlink()
+    with pytest.raises(StoredBytesDamaged):
+        rot_acid.look(directory)
+
+
+def test_acid_refuses_a_manifest_that_is_none(acid: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acid, directory)
+    (directory / "acid/manifest.json").write_text('{"format":1,"shar')
+    with pytest.raises(StoredBytesDamaged):
+        rot_acid.look(directory)
