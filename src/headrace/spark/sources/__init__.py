@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource
 
+from headrace.spark.sources.lake import LakeSink
 from headrace.spark.sources.postgres_changes import PostgresChanges
 from headrace.spark.sources.postgres_sink import PostgresSink
 from headrace.spark.sources.streams import HeadraceSource
 
-SOURCES: tuple[type[DataSource], ...] = (HeadraceSource, PostgresChanges, PostgresSink)
+SOURCES: tuple[type[DataSource], ...] = (
+    HeadraceSource,
+    LakeSink,
+    PostgresChanges,
+    PostgresSink,
+)

@@ -1,0 +1,128 @@
+"""The data source `headrace_lake`: rows into a Delta or an Iceberg table, once each.
+
+Tasks write files that nobody sees; the driver's one commit shows them all or none.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headrace.spark.batches import current_batch
+from headrace.spark.lake.files import LakeFile, remove_files, write_files
+from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
+from headrace.spark.options import OptionError, Options
+
+NAME = "headrace_lake"
+OPTIONS = frozenset({"path", "tableFormat", "partitionBy", "catalog", "table"})
+
+Messages = list[WriterCommitMessage | None]
+
+
+@dataclass
+class Files(WriterCommitMessage):
+    query: str
+    files: list[LakeFile] = field(default_factory=list)
+
+
+class LakeSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        return StreamWriter(_table(Options(NAME, self.options, OPTIONS), schema), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise OptionError("headrace_lake only adds: write with mode append.")
+        return BatchWriter(_table(Options(NAME, self.options, OPTIONS), schema), schema)
+
+
+def _table(options: Options, schema: StructType) -> LakeTable:
+    path = Path(options.required("path", "/data/lake/events")).absolute()
+    partition_by = options.names("partitionBy")
+    unknown = sorted(set(partition_by) - set(schema.fieldNames()))
+    if unknown:
+        raise OptionError(f"partitionBy names {unknown[0]}, which is not a column.")
+    if options.choice("tableFormat", ("delta", "iceberg")) == "delta":
+        return DeltaLake(path, partition_by)
+    catalog = Path(options.text("catalog", str(path / "catalog.db"))).absolute()
+    return Iceberg(path, partition_by, catalog, options.text("table", f"headrace.{path.name}"))
+
+
+class _Writer:
+    """What both writers do: a task's files, and the driver's commit."""
+
+    def __init__(self, table: LakeTable, schema: StructType) -> None:
+        self._table = table
+        self._schema = schema
+
+    def _write(self, query: str, prefix: str, batches: Iterator[pa.RecordBatch]) -> Files:
+        held = [batch for batch in batches if batch.num_rows]
+        files = write_files(
+            self._table.data_dir,
+            prefix,
+            held,
+            self._table.partition_by,
+            keep_partition_columns=self._table.keeps_partition_columns,
+        )
+        return Files(query, files)
+
+    def _commit(self, messages: Messages, batch: int) -> None:
+        written = [message for message in messages if isinstance(message, Files)]
+        files = [file for message in written for file in message.files]
+        if not files:
+            return
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        if not self._table.commit(schema, written[0].query, batch, files):
+            remove_files(self._table.data_dir, files)
+
+    def _abort(self, messages: Messages) -> None:
+        for message in messages:
+            if isinstance(message, Files):
+                remove_files(self._table.data_dir, message.files)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        at = current_batch()
+        return self._write(at.query, f"part-{at.batch:08d}-{at.partition:05d}", iterator)
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        self._commit(messages, batchId)
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        self._abort(messages)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    def __init__(self, table: LakeTable, schema: StructType) -> None:
+        super().__init__(table, schema)
+        self._query = f"batch-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = TaskContext.get()
+        assert task is not None, "not in a Spark task"
+        return self._write(self._query, f"part-batch-{task.partitionId():05d}", iterator)
+
+    def commit(self, messages: Messages) -> None:
+        self._commit(messages, 0)
+
+    def abort(self, messages: Messages) -> None:
+        self._abort(messages)
