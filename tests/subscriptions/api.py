@@ -106,7 +106,7 @@ def code(response: httpx.Response) -> tuple[int, str]:
     error = document["error"]
     assert response.headers["content-type"] == "application/problem+json"
     assert response.headers["cache-control"] == "no-store"
-    kebab = error["code"].lower().replace("_", "-")
+    kebab = error["code"].lower().removeprefix("subscription_").replace("_", "-")
     assert document["type"] == f"urn:headrace:problem:subscription-{kebab}"
     assert document["status"] == response.status_code
     assert document["title"]

@@ -201,8 +201,9 @@ def _problem(refusal: SubscriptionRefused | SubscriptionsFull) -> Response:
             headers = line("Allow", refusal.allow)
     if code in (Code.TOKEN_INVALID, Code.TOKEN_EXPIRED):
         headers = line("WWW-Authenticate", "Bearer")
+    kind = code.lower().removeprefix("subscription_").replace("_", "-")
     document = {
-        "type": f"{PROBLEM_TYPE_PREFIX}subscription-{code.lower().replace('_', '-')}",
+        "type": f"{PROBLEM_TYPE_PREFIX}subscription-{kind}",
         "title": title,
         "status": status,
         "detail": refusal.detail,

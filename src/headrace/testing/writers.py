@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+from abc import ABC, abstractmethod
 from itertools import count
 
 from headrace.testing.oracle import Fate, Fates, Oracle
@@ -16,7 +17,7 @@ HEADERS = {"Content-Type": "text/plain"}
 INDETERMINATE = 500  # storage failed under the request: the same as no answer
 
 
-class Client(threading.Thread):
+class Client(threading.Thread, ABC):
     """One connection to one life of a server; ends when that breaks."""
 
     def __init__(self, port: int, name: str) -> None:
@@ -33,9 +34,9 @@ class Client(threading.Thread):
         finally:
             self._connection.close()
 
+    @abstractmethod
     def step(self) -> bool:
         """One thing this client does; False ends it."""
-        raise NotImplementedError
 
     def ask(self, method: str, path: str, body: str = "", **headers: str) -> int | None:
         """The status of the answer; None if it may or may not have happened."""
