@@ -7,13 +7,14 @@ also waits, so that a query with nothing to do costs nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from headrace.client.feeds import Change
 from headrace.errors import OffsetTrimmed
 from headrace.protocol import framed
 from headrace.protocol.names import REGISTRY_NAME
-from headrace.protocol.offsets import BEGINNING, START
+from headrace.protocol.offsets import BEGINNING, NOW, START
 from headrace.protocol.registry import note_announced
 from headrace.spark.streams.options import ReadOptions
 from headrace.spark.streams.server import Server
@@ -22,6 +23,10 @@ from headrace.spark.streams.server import Server
 class Selection(Protocol):
     def names(self) -> set[str]:
         """Every stream there is to read, now."""
+        ...
+
+    def tails(self) -> dict[str, str] | None:
+        """Where every stream stands, if that is known without asking each of them."""
         ...
 
     def changed(self, at: Mapping[str, str]) -> set[str]:
@@ -43,6 +48,9 @@ class Named:
     def names(self) -> set[str]:
         return set(self._names)
 
+    def tails(self) -> None:
+        return None
+
     def changed(self, at: Mapping[str, str]) -> set[str]:
         return self.names()
 
@@ -62,6 +70,9 @@ class Registered:
     def names(self) -> set[str]:
         self._follow()
         return {name for name in self._known if self._pattern.fullmatch(name)}
+
+    def tails(self) -> None:
+        return None
 
     def changed(self, at: Mapping[str, str]) -> set[str]:
         return self.names()
@@ -85,12 +96,76 @@ class Registered:
             self._offset = chunk.next_offset
 
 
+class Followed:
+    """The streams of a bucket, followed through its feed: costs what changes."""
+
+    def __init__(self, bucket: str, prefix: str, server: Server) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._server = server
+        self._cursor: str | None = None
+        self._tails: dict[str, str] = {}
+        # Streams that may stand further than the query has read.
+        self._ahead: dict[str, str] = {}
+
+    def names(self) -> set[str]:
+        return set(self.tails())
+
+    def tails(self) -> dict[str, str]:
+        self._follow(wait=False)
+        return dict(self._tails)
+
+    def changed(self, at: Mapping[str, str]) -> set[str]:
+        self._follow(wait=False)
+        zero = START.token()
+        self._ahead = {n: tail for n, tail in self._ahead.items() if tail > at.get(n, zero)}
+        return set(self._ahead)
+
+    def wait(self, at: Mapping[str, str]) -> None:
+        self._follow(wait=True)
+
+    def _follow(self, *, wait: bool) -> None:
+        """Take in what changed; list everything at first, and after too long an absence."""
+        if self._cursor is None:
+            self._list()
+            return
+        try:
+            while True:
+                found = self._server.feed(self._bucket, self._cursor, wait=wait)
+                self._take(found.changes)
+                wait, self._cursor = False, found.cursor
+                if found.up_to_date or not found.changes:
+                    return
+        except OffsetTrimmed:
+            self._list()
+
+    def _list(self) -> None:
+        # The cursor first: what changes while the bucket is listed is heard of twice, not never.
+        cursor = self._server.feed(self._bucket, NOW).cursor
+        self._tails = {}
+        self._take(self._server.list_bucket(self._bucket, self._prefix))
+        self._cursor = cursor
+
+    def _take(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if not change.stream_id.startswith(self._prefix):
+                continue
+            name = f"/{self._bucket}/{change.stream_id}"
+            if change.next_offset is None:
+                # What of it was not read yet is noticed as missing when it is asked for.
+                self._tails.pop(name, None)
+            else:
+                self._tails[name] = self._ahead[name] = change.next_offset
+
+
 def _held(at: Mapping[str, str], names: set[str] | frozenset[str]) -> list[dict[str, Any]]:
     """What a wait compares with: a stream that was not read yet stands at its beginning."""
     return [{"stream": name, "from": at.get(name, START.token())} for name in sorted(names)]
 
 
 def selection_of(options: ReadOptions, server: Server) -> Selection:
+    if options.bucket is not None:
+        return Followed(options.bucket, options.prefix, server)
     if options.subscribe:
         return Named(options.subscribe, server)
     assert options.pattern is not None, "one selector is always given"

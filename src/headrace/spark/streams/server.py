@@ -13,9 +13,11 @@ from urllib.parse import quote
 from headrace.client import calls
 from headrace.client.calls import Appended, ProducerStamp, Target
 from headrace.client.driver import Driver
+from headrace.client.feeds import Change, Changes, list_streams, read_feed, streams_target
 from headrace.client.locate import locate
 from headrace.client.ranges import FramedChunk, Tail, read_framed, tails
 from headrace.client.settings import Settings
+from headrace.protocol.buckets import encode_segment
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.names import CONTROL_PREFIX
 
@@ -36,6 +38,9 @@ class Server:
         self._driver.close()
 
     def target(self, stream: str) -> Target:
+        """`a/b`, or `/bucket/stream`; the names of documents, not encoded for a URL."""
+        if stream.startswith("/"):
+            stream = "/" + "/".join(map(encode_segment, stream[1:].split("/", 1)))
         return Target(locate(self.settings, stream), self.settings)
 
     def read_range(self, stream: str, start: str, end: str) -> Iterator[FramedChunk]:
@@ -62,6 +67,14 @@ class Server:
         root = f"{self.settings.url}{self.settings.stream_root}/{CONTROL_PREFIX}"
         target = Target(f"{root}/tails", self.settings)
         return self._driver.run(tails(target, queries, wait=wait))
+
+    def list_bucket(self, bucket: str, prefix: str) -> list[Change]:
+        return self._driver.run(list_streams(streams_target(self.settings, bucket), prefix))
+
+    def feed(self, bucket: str, cursor: str, *, wait: bool = False) -> Changes:
+        """Streams of a bucket that changed since `cursor`."""
+        target = streams_target(self.settings, bucket)
+        return self._driver.run(read_feed(target, cursor, wait=wait))
 
     def snapshot(self, stream: str, offset: str) -> Snapshot:
         """What the stream's messages before `offset` amount to."""

@@ -56,12 +56,12 @@ class Tracker:
             latest = {name for name, offset in starting.items() if offset == LATEST}
             self._check_selected(starting)
             return initial(starting | self.tail_offsets(latest))
-        return initial(self.tail_offsets(self._selection.names()))
+        return initial(self.tail_offsets())
 
     def ending(self) -> dict[str, str]:
         """Where each stream of a batch read ends."""
         ending = self._options.ending
-        at = self.tail_offsets(self._selection.names())
+        at = self.tail_offsets()
         if isinstance(ending, dict):
             self._check_selected(ending)
             at |= {name: offset for name, offset in ending.items() if offset != LATEST}
@@ -73,7 +73,11 @@ class Tracker:
             raise StreamProblem(f"An offset is given for {unknown[0]}, which is not read here.")
 
     def tail_offsets(self, names: Iterable[str] | None = None) -> dict[str, str]:
-        names = self._selection.names() if names is None else names
+        if names is None:
+            known = self._selection.tails()
+            if known is not None:
+                return known
+            names = self._selection.names()
         found = self._server.tails({"stream": name} for name in sorted(names))
         for tail in found:
             if tail.problem is not None:

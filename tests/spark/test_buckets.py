@@ -1,0 +1,144 @@
+"""Following a bucket: through its feed, new streams included, at the cost of what changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import httpx
+import pytest
+
+from headrace.client.failures import UnexpectedAnswer
+from headrace.errors import BucketNotFound
+from headrace.protocol.buckets import encode_segment
+from headrace.testing.following import live_readers
+from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
+from tests.conftest import Serve
+from tests.http.helpers import JSON, client_of
+from tests.spark.helpers import batch_rows, next_batch, same, stop_readers, stream_reader
+
+_numbers = count()
+
+
+@pytest.fixture
+def bucket(http: httpx.Client) -> str:
+    name = f"spark-{next(_numbers)}"
+    assert http.put(f"/{name}").status_code == 201
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _stopped() -> Iterator[None]:
+    yield
+    stop_readers()
+
+
+def put(http: httpx.Client, path: str, body: bytes = b"") -> None:
+    assert http.put(path, headers=JSON, content=body).status_code == 201
+
+
+def post(http: httpx.Client, path: str, body: bytes) -> None:
+    assert http.post(path, headers=JSON, content=body).status_code == 204
+
+
+def found(rows: list[dict[str, object]]) -> list[tuple[object, object]]:
+    return [(row["stream"], row["value"]) for row in rows]
+
+
+def test_a_bucket_is_read_whole_or_by_prefix(http: httpx.Client, bucket: str) -> None:
+    for stream_id in ("user-1", "user-2", "other", "user-é%2F? #"):
+        put(http, f"/{bucket}/{encode_segment(stream_id)}", b"[1,2]")
+    rows = batch_rows(http, bucket=bucket)
+    assert len(rows) == 8
+    names = {row["stream"] for row in batch_rows(http, bucket=bucket, prefix="user-")}
+    assert f"/{bucket}/other" not in names
+    assert len(names) == 3
+
+
+def test_new_streams_arrive_while_the_query_runs(serve: Serve) -> None:
+    server = serve(DS_SERVER__LONG_POLL_TIMEOUT_SECS="600")
+    with client_of(server) as http, ThreadPoolExecutor(1) as pool:
+        http.put("/agents")
+        put(http, "/agents/a", b"[1]")
+        reader = stream_reader(http, bucket="agents")
+        end, rows = next_batch(reader, same(reader.initialOffset()))
+        assert found(rows) == [("/agents/a", b"1")]
+        waiting = pool.submit(next_batch, reader, end)
+        eventually(lambda: live_readers(http, "long-poll") == 1, "the reader waits")
+        put(http, "/agents/b", b"[2]")
+        end, rows = waiting.result()
+        assert found(rows) == [("/agents/b", b"2")]
+        post(http, "/agents/a", b"[3]")
+        assert found(next_batch(reader, end)[1]) == [("/agents/a", b"3")]
+
+
+def test_a_restarted_query_goes_on_where_it_was(http: httpx.Client, bucket: str) -> None:
+    put(http, f"/{bucket}/a", b"[1]")
+    first = stream_reader(http, bucket=bucket)
+    end, _ = next_batch(first, same(first.initialOffset()))
+    post(http, f"/{bucket}/a", b"[2]")
+    put(http, f"/{bucket}/b", b"[3]")
+    again = stream_reader(http, bucket=bucket)
+    rows = next_batch(again, end)[1]
+    assert sorted(found(rows)) == [(f"/{bucket}/a", b"2"), (f"/{bucket}/b", b"3")]
+
+
+def test_a_deleted_stream_that_was_read_whole_is_no_loss(http: httpx.Client, bucket: str) -> None:
+    put(http, f"/{bucket}/a", b"[1]")
+    put(http, f"/{bucket}/b")
+    reader = stream_reader(http, bucket=bucket)
+    end, _ = next_batch(reader, same(reader.initialOffset()))
+    http.delete(f"/{bucket}/a")
+    post(http, f"/{bucket}/b", b"[2]")
+    assert found(next_batch(reader, end)[1]) == [(f"/{bucket}/b", b"2")]
+
+
+def test_a_bucket_that_does_not_exist_is_named(http: httpx.Client) -> None:
+    with pytest.raises((BucketNotFound, UnexpectedAnswer), match="no-such-bucket"):
+        batch_rows(http, bucket="no-such-bucket")
+
+
+@pytest.mark.slow
+def test_ten_thousand_streams_are_followed_by_one_reader_for_what_changes(serve: Serve) -> None:
+    server = serve(DS_SERVER__LONG_POLL_TIMEOUT_SECS="600")
+    with client_of(server) as http, ThreadPoolExecutor(1) as pool:
+        http.put("/agents")
+        create_all(server, [f"/agents/{number:05d}" for number in range(10_000)])
+        for number in range(50):
+            post(http, f"/agents/{number:05d}", b"[%d]" % number)
+        reader = stream_reader(http, bucket="agents", maxPartitions=2)
+        end, rows = next_batch(reader, same(reader.initialOffset()))
+        assert len(rows) == 50
+        waiting = pool.submit(next_batch, reader, end)
+        eventually(lambda: live_readers(http, "long-poll") == 1, "the reader waits")
+        before = requests_answered(http)
+        post(http, "/agents/07777", b"[1]")
+        end, rows = waiting.result()
+        assert found(rows) == [("/agents/07777", b"1")]
+        # The append, the feed, a tail, a range; and what this test itself asks.
+        assert requests_answered(http) - before < 10
+
+
+def create_all(server: ServerProcess, paths: list[str]) -> None:
+    """Empty JSON streams, pipelined: one by one would take most of the test's time."""
+    with RawConnection(server.port) as connection:
+        for first in range(0, len(paths), 100):
+            some = paths[first : first + 100]
+            fields = {"Content_Type": "application/json", "Content_Length": "0"}
+            connection.send(b"".join(request_bytes("PUT", path, b"", **fields) for path in some))
+            for _ in some:
+                assert connection.response().status == 201
+
+
+def requests_answered(http: httpx.Client) -> float:
+    names = ("append", "read", "long-poll", "tails", "list")
+    total = 0.0
+    for line in http.get("/metrics").text.splitlines():
+        if line.startswith("headrace_requests_total{"):
+            name, _, value = line.rpartition(" ")
+            if any(f'operation="{each}"' in name for each in names):
+                total += float(value)
+    return total
