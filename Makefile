@@ -8,13 +8,14 @@ PIP    := $(BIN)/python -m pip
 SUITE  := tests/conformance
 COMPILED := build/compiled
 WITH_COMPILED := $(if $(shell command -v cc),compiled)
+UI     := tests/ui
 UV_PIN := uv==0.13.7
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled run check static test conformance bench docs docs-serve lock clean
+.PHONY: help setup compiled run check static browser test conformance bench docs screenshots docs-serve lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,14 @@ $(COMPILED)/.built: pyproject.toml $(shell find src/headrace -name '*.py') $(VEN
 	$(PIP) install --quiet --no-deps --target $(COMPILED) build/wheel/*.whl
 	@touch $@
 
+$(UI)/node_modules/.installed: $(UI)/package.json $(UI)/package-lock.json
+	cd $(UI) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# The machine's Chromium, or Debian's unpacked under tests/ui; says so where there is neither.
+browser: setup
+	@$(BIN)/python -m tests.ui.chromium
+
 setup: $(VENV)/.installed ## create .venv from the lock; leaves .venv/bin/headrace
 
 compiled: $(COMPILED)/.built ## the hot path as C, into build/ (needs a C compiler)
@@ -65,7 +74,7 @@ static: setup
 check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
-test: static $(SUITE)/node_modules/.installed $(WITH_COMPILED) ## everything: check, the slow tests, the official suite in every mode
+test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(WITH_COMPILED) browser ## everything: check, the slow tests, the official suite in every mode
 	$(BIN)/python -m pytest
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI
@@ -80,6 +89,9 @@ bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes 
 docs: setup ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict --quiet
 
+screenshots: setup browser ## take the pictures of docs/browser.md again
+	UI_SCREENSHOTS=docs/images $(BIN)/python -m pytest $(UI)/test_screenshots.py
+
 docs-serve: setup ## serve the documentation with live reload
 	$(BIN)/mkdocs serve
 
@@ -93,8 +105,9 @@ lock: $(VENV)/.created ## resolve pyproject.toml and package.json again
 	$(COMPILE) -o requirements/run.txt pyproject.toml requirements/build.in
 	$(COMPILE) -o requirements/dev.txt -c requirements/run.txt --extra dev --extra spark --extra stack pyproject.toml requirements/build.in
 	cd $(SUITE) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node trim-lock.mjs
+	cd $(UI) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
 
 clean: ## remove everything that can be made again
-	rm -rf $(VENV) $(SUITE)/node_modules bench/reference/node_modules build site
+	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium bench/reference/node_modules build site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

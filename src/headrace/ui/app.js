@@ -32,6 +32,7 @@ class App {
     server.addEventListener("presence", () => this.#showPresence())
     server.addEventListener("token", () => this.#showPresence())
     server.addEventListener("token-needed", async ({ detail }) => detail.answer(await tokenDialog(server, detail.refused)))
+    this.#awaitReturn()
     addEventListener("hashchange", () => this.route())
     addEventListener("keydown", (event) => this.#key(event))
     this.#theme(localStorage.getItem("theme") ?? "auto")
@@ -44,10 +45,10 @@ class App {
       h(
         "header",
         { class: "top" },
-        h("a", { class: "brand", href: "#/", title: "Overview (o)" }, h("img", { src: "icon.svg", alt: "", width: "22", height: "22" }), h("span", {}, "Headrace")),
+        h("h1", { class: "site" }, h("a", { class: "brand", href: "#/", title: "Overview (o)", "aria-label": "Headrace" }, h("img", { src: "icon.svg", alt: "", width: "22", height: "22" }), h("span", {}, "Headrace"))),
         this.presence,
         h("span", { class: "grow" }),
-        h("a", { class: "top-link", href: "#/" }, icon("chart"), h("span", {}, "Overview")),
+        h("a", { class: "top-link", href: "#/", "aria-label": "Overview" }, icon("chart"), h("span", {}, "Overview")),
         this.tokenButton,
         iconButton("theme", "Theme (t)", () => this.nextTheme()),
         h("button", { type: "button", class: "icon-button", title: "Keys (?)", "aria-label": "Keys", on: { click: helpDialog } }, h("kbd", { "aria-hidden": "true" }, "?")),
@@ -74,6 +75,18 @@ class App {
     this.list.select(name)
     if (!stream) document.title = "Headrace"
     this.pane(stream || hash === "#/" ? "main" : "list")
+  }
+
+  /** A stream that was gone and is announced again is shown again. */
+  #awaitReturn() {
+    const { catalogue, view } = this
+    let lost = null
+    view.addEventListener("gone", () => (lost = catalogue.entries.get(view.stream.name)))
+    catalogue.addEventListener("change", () => {
+      if (view.state.problem?.type !== "stream-not-found") return
+      const found = catalogue.entries.get(view.stream.name)
+      if (found && found !== lost) this.route()
+    })
   }
 
   goTo(stream) {

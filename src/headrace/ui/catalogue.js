@@ -46,6 +46,7 @@ function merge(a, b) {
 export class Catalogue extends EventTarget {
   #position = null
   #changed = null
+  #unfolded = new Set() // folders that were open before everything was forgotten
 
   constructor(server) {
     super()
@@ -84,6 +85,7 @@ export class Catalogue extends EventTarget {
 
   #forget() {
     this.entries.clear()
+    this.#unfolded = new Set(this.rows().filter((node) => node.open).map((node) => node.path))
     this.root = Object.assign(new Folder("", "", -1), { open: true })
     this.#position = null
     this.loaded = false
@@ -135,6 +137,7 @@ export class Catalogue extends EventTarget {
       if (!child) {
         if (!make) break
         child = new Folder(name, node.path ? `${node.path}/${name}` : name, node.depth + 1)
+        child.open = this.#unfolded.has(child.path)
         node.children.set(name, child)
         node.fresh.push(child)
       }

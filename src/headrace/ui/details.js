@@ -199,7 +199,7 @@ export class Details {
 }
 
 export const section = (title, action, ...children) =>
-  h("section", { class: "panel" }, h("header", {}, h("h3", {}, title), action), children)
+  h("section", { class: "panel" }, h("header", {}, h("h2", {}, title), action), children)
 
 export const table = (names, rows) =>
   h(

@@ -88,7 +88,7 @@ export function indentJson(text, charsMax) {
   let depth = 0
   let size = 0
   const put = (part) => {
-    out.push(part)
+    out.push(part.slice(0, charsMax - size))
     size += part.length
   }
   const line = () => put(`\n${"  ".repeat(depth)}`)

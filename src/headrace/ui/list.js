@@ -14,6 +14,7 @@ export class StreamList {
   #active = null // path of the row the keyboard is on
   #selected = null // path of the open stream
   #unfolded = false
+  #revealed = false // whether the open stream's row has been brought into sight
 
   constructor(catalogue, statuses, { open, create }) {
     this.catalogue = catalogue
@@ -64,6 +65,7 @@ export class StreamList {
     this.#nodes = this.#needle ? catalogue.matching(this.#needle) : catalogue.rows()
     this.rows.reset()
     this.rows.count = this.#nodes.length
+    if (!this.#revealed && !this.#needle) this.#reveal()
     const total = catalogue.entries.size
     this.tree.classList.toggle("none", this.#nodes.length === 0)
     replace(
@@ -91,13 +93,19 @@ export class StreamList {
 
   select(name) {
     this.#selected = name
-    if (name !== null) {
-      this.#active = name
-      this.catalogue.reveal(name)
-    }
+    if (name !== null) this.#active = name
+    this.#revealed = name === null
     this.refresh()
-    const index = this.#nodes.findIndex((node) => node.path === name)
-    if (index >= 0) this.rows.scrollTo(index)
+  }
+
+  /** Open the folders above the open stream, as soon as the registry has told of it. */
+  #reveal() {
+    if (!this.catalogue.entries.has(this.#selected)) return
+    this.#revealed = true
+    this.catalogue.reveal(this.#selected)
+    this.#nodes = this.catalogue.rows()
+    this.rows.count = this.#nodes.length
+    this.rows.scrollTo(this.#nodes.findIndex((node) => node.path === this.#selected))
   }
 
   focusSearch() {

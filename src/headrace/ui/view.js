@@ -37,7 +37,7 @@ export class StreamView extends EventTarget {
     this.messages.addEventListener("append", () => this.#grown())
     this.messages.addEventListener("prepend", (event) => this.#prepended(event.detail))
     this.messages.addEventListener("drop", (event) => this.#dropped(event.detail))
-    this.scroller.addEventListener("scroll", () => (this.#stick = this.rows.atEnd), { passive: true })
+    this.scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true })
     server.addEventListener("presence", () => this.#showState())
   }
 
@@ -252,6 +252,7 @@ export class StreamView extends EventTarget {
     }
     this.state = { ...this.state, live: false, problem }
     this.#showState()
+    this.dispatchEvent(new Event("gone"))
   }
 
   get isLive() {
@@ -315,6 +316,8 @@ export class StreamView extends EventTarget {
     await readFrame(this.server, this.stream, start, undefined, { max_messages: 1 }) // refused before anything is lost
     messages.clear(null)
     this.#reset()
+    this.#stick = false
+    this.scroller.scrollTop = 0
     this.#start(start)
   }
 
@@ -435,6 +438,12 @@ export class StreamView extends EventTarget {
       this.found,
       searching ? `${count(this.#search.found.length)}${this.#search.finished ? "" : "…"} of ${count(messages.length)}` : "",
     )
+  }
+
+  /** Who scrolls to the end stays there; an empty list has no end to be at. */
+  #scrolled() {
+    if (this.rows.count) this.#stick = this.rows.atEnd
+    this.newer.hidden = this.#stick || this.rows.count === 0 || this.#search !== null
   }
 
   // -- rows --------------------------------------------------------------------------------

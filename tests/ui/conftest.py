@@ -1,0 +1,62 @@
+"""A real Chromium for the tests of the stream browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import DEADLINE_SECS
+from tests.ui import chromium
+
+ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-gpu", "--no-first-run")
+Open = Callable[..., Page]
+
+
+# A package's scope, not the session's: while Playwright runs, its thread has a running event loop,
+# and other tests want to start their own.
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    executable = chromium.find()
+    if executable is None:
+        pytest.skip(chromium.MISSING)
+    expect.set_options(timeout=DEADLINE_SECS * 1000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=executable,
+            env={**chromium.environment()},
+            args=[*ARGUMENTS],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_ui(browser: Browser, server: ServerProcess) -> Iterator[Open]:
+    """Open the browser's page at a place (`#/stream/a`), in a window of its own.
+
+    A page that throws, or that its own policy had to stop, fails the test.
+    """
+    contexts: list[BrowserContext] = []
+    faults: list[str] = []
+
+    def open(place: str = "", url: str = server.url, **options: object) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1360, "height": 800}, **options})  # type: ignore[arg-type]
+        context.set_default_timeout(DEADLINE_SECS * 1000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text) if is_fault(said.text) else None)
+        page.goto(f"{url}/ui/{place}")
+        return page
+
+    yield open
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def is_fault(said: str) -> bool:
+    return "Content Security Policy" in said or "TrustedHTML" in said or "Uncaught" in said

@@ -1,0 +1,152 @@
+"""Nothing a stream contains can run: the corpus in names, content types and messages."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.ui.conftest import Open
+from tests.ui.helpers import ROOT, append, await_live, create, fresh, lines, place, tree_row
+
+pytestmark = pytest.mark.slow
+
+# Each would set `window.hurt` if it ran anywhere.
+CORPUS = (
+    "<script>window.hurt=1</script>",
+    "<img src=x onerror=window.hurt=1>",
+    "<svg onload=window.hurt=1>",
+    "<svg><script href='data:text/javascript,window.hurt=1'/></svg>",
+    "<iframe srcdoc='<script>parent.hurt=1</script>'></iframe>",
+    "<math><mi xlink:href='javascript:window.hurt=1'>x</mi></math>",
+    "<a href='javascript:window.hurt=1' id=x>x</a>",
+    "<style>@import'javascript:window.hurt=1';</style>",
+    "<details open ontoggle=window.hurt=1>",
+    "<input autofocus onfocus=window.hurt=1>",
+    "<body onload=window.hurt=1>",
+    "<template><img src=x onerror=window.hurt=1></template>",
+    "<noscript><p title='</noscript><img src=x onerror=window.hurt=1>'>",
+    "'\"--></style></script><script>window.hurt=1</script>",
+    "javascript:window.hurt=1",
+    "${window.hurt=1} {{constructor.constructor('window.hurt=1')()}}",
+    "__proto__ constructor toString hasOwnProperty",
+    "\u202egnp.exe \u2066<script>window.hurt=1</script>\u2069",
+    "]]><script>window.hurt=1</script><![CDATA[",
+    "%3Cscript%3Ewindow.hurt=1%3C/script%3E",
+)
+NAMES = tuple(text.replace("/", "∕") for text in CORPUS)
+
+
+def assert_unhurt(page: Page) -> None:
+    assert page.evaluate("() => window.hurt === undefined && {}.hurt === undefined")
+    strangers = "script:not([src='app.js']), iframe, object, embed, [onerror], [onload], [srcdoc]"
+    assert page.locator(strangers).count() == 0
+
+
+def test_hostile_messages_are_text(open_ui: Open, http: httpx.Client) -> None:
+    name = fresh("messages")
+    create(http, name, "text/html")
+    append(http, name, *CORPUS, content_type="text/html")
+    page = open_ui(place(name))
+    await_live(page)
+    expect(lines(page)).to_have_count(len(CORPUS))
+    for index, text in enumerate(CORPUS):
+        assert page.locator(".preview").nth(index).text_content() == text
+    append(http, name, CORPUS[0], content_type="text/html")
+    expect(lines(page)).to_have_count(len(CORPUS) + 1)
+    for way in ("Text", "Hex"):
+        lines(page).first.click() if way == "Text" else None
+        page.get_by_role("button", name=way, exact=True).first.click()
+        assert_unhurt(page)
+    page.get_by_label("Search messages").fill("window.hurt")
+    expect(page.locator("mark").first).to_be_visible()
+    assert_unhurt(page)
+
+
+def test_hostile_json_and_state_are_text(open_ui: Open, http: httpx.Client) -> None:
+    name = fresh("json")
+    create(http, name)
+    for text in CORPUS:
+        http.post(
+            f"{ROOT}/{name}",
+            json={
+                "type": text,
+                "key": text,
+                "value": {text: text, "__proto__": {"hurt": 1}},
+                "headers": {"operation": "insert"},
+            },
+        ).raise_for_status()
+    page = open_ui(place(name))
+    await_live(page)
+    lines(page).first.click()
+    expect(page.locator(".payload")).to_contain_text("<script>window.hurt=1</script>")
+    page.get_by_role("button", name="State", exact=True).click()
+    table = page.get_by_role("table", name="State")
+    expect(table.get_by_role("row")).to_have_count(len(CORPUS) + 1)
+    expect(table).to_contain_text("<script>window.hurt=1</script>")
+    assert_unhurt(page)
+
+
+def test_hostile_names_and_content_types_are_text(open_ui: Open, http: httpx.Client) -> None:
+    prefix = fresh("names")
+    names = [f"{prefix}/{text}" for text in NAMES]
+    for name in names:
+        # What a header may hold; the rest of the corpus cannot be a content type at all.
+        kind = 'text/html; x="<script>window.hurt=1</script>"'
+        create(http, name, kind)
+        # A producer names itself, and a fork is named by its source's details.
+        http.post(
+            f"{ROOT}/{quote(name)}",
+            headers={
+                "Content-Type": kind,
+                "Producer-Id": "<img src=x onerror=window.hurt=1>",
+                "Producer-Epoch": "0",
+                "Producer-Seq": "0",
+            },
+            content="x",
+        ).raise_for_status()
+    page = open_ui(place(names[0]))
+    await_live(page)
+    expect(page.locator(".stream-name")).to_have_text(names[0])
+    expect(page.locator(".badges")).to_contain_text("<script>window.hurt=1</script>")
+    expect(page.locator(".details table")).to_contain_text("<img src=x onerror=window.hurt=1>")
+    shown = page.locator(".tree-name").all_text_contents()
+    assert set(NAMES) <= set(shown)
+    page.get_by_role("button", name="Delete stream", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text(names[0])
+    page.keyboard.press("Escape")
+    page.get_by_label("Search streams").fill("window.hurt")
+    expect(page.locator(".tree-row mark").first).to_be_visible()
+    for name in names[1:4]:
+        page.evaluate("hash => { location.hash = hash }", place(name))
+        expect(page.locator(".stream-name")).to_have_text(name)
+        assert_unhurt(page)
+
+
+def test_a_hostile_fork_is_text_in_the_tree_of_forks(open_ui: Open, http: httpx.Client) -> None:
+    source = fresh("source")
+    create(http, source)
+    for text in NAMES[:3]:
+        headers = {"Stream-Forked-From": f"{ROOT}/{source}"}
+        http.put(f"{ROOT}/{quote(f'{source}-{text}')}", headers=headers).raise_for_status()
+    page = open_ui(place(source))
+    expect(page.locator(".forks")).to_contain_text(NAMES[0])
+    page.locator(".forks").get_by_role("button", name=f"{source}-{NAMES[1]}").click()
+    expect(page.locator(".stream-name")).to_have_text(f"{source}-{NAMES[1]}")
+    expect(tree_row(page, source)).to_be_visible()
+    assert_unhurt(page)
+
+
+def test_a_message_as_large_as_the_server_takes_is_shown_in_part(
+    open_ui: Open, http: httpx.Client
+) -> None:
+    name = fresh("large")
+    create(http, name)
+    append(http, name, '{"a":"' + "y" * 5_000_000 + '"}', "[" * 900 + "]" * 900)
+    page = open_ui(place(name))
+    await_live(page)
+    lines(page).first.click()
+    expect(page.locator(".payload")).to_contain_text("not shown")
+    expect(lines(page).nth(1)).to_be_visible()
