@@ -183,3 +183,31 @@ def test_forks_and_producers_are_known_after_a_restart(serve: Serve, name: str) 
         about = look(client, name)
         assert [fork["stream"] for fork in about["forks"]] == [f"{name}-fork"]
         assert about["producers"] == [{"id": "one", "epoch": 0, "seq": 0, "offset": offset}]
+
+
+def test_buckets_are_named_with_the_number_of_their_streams(http: httpx.Client) -> None:
+    bucket = fresh("bucket").replace("/", "-")
+    assert http.put(f"/{bucket}").status_code == 201
+    http.put(f"/{bucket}/one", headers=TEXT, content="x")
+    answer = http.get(f"{ROOT}/__ds/buckets").json()
+    assert {"bucket_id": bucket, "streams": 1} in answer["buckets"]
+    assert answer["bucket_count"] == len(answer["buckets"])
+
+
+def test_a_stream_of_a_bucket_is_described_under_its_bucket(http: httpx.Client) -> None:
+    bucket = fresh("bucket").replace("/", "-")
+    http.put(f"/{bucket}")
+    http.put(f"/{bucket}/one", headers=TEXT, content="x")
+    http.put(f"/{bucket}/two", headers={"Stream-Forked-From": f"/{bucket}/one"})
+    about = http.get(f"{ROOT}/__ds/buckets/{bucket}/one").json()
+    assert about["stream"] == f"/{bucket}/one"
+    assert [fork["stream"] for fork in about["forks"]] == [f"/{bucket}/two"]
+    brief = http.get(LOOK, params={"name": [f"/{bucket}/two", f"/{bucket}"]}).json()["streams"]
+    assert [one["stream"] for one in brief] == [f"/{bucket}/two"]
+    assert brief[0]["forked_from"]["stream"] == f"/{bucket}/one"
+    for path, problem in (
+        (f"{bucket}/none", "stream-not-found"),
+        ("nobody/one", "bucket-not-found"),
+        (f"{bucket}/one/more", "not-found"),
+    ):
+        assert problem_of(http.get(f"{ROOT}/__ds/buckets/{path}")) == problem

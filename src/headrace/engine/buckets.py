@@ -57,6 +57,10 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
+    def __iter__(self) -> Iterator[Bucket]:
+        """The buckets that clients may know of."""
+        return (bucket for bucket in self._buckets.values() if bucket.stream.born)
+
     def recover(self) -> None:
         """Take stock of the streams that the engine has recovered."""
         ids: dict[str, list[str]] = {}

@@ -81,7 +81,9 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         metrics=metrics,
         health=Health(lambda: engine.write_refusal),
         stream_root=config.server.stream_root,
-        browser=browser.routes(config.server.stream_root) if config.server.ui else {},
+        browser=browser.routes(config.server.stream_root, config.server.bucket_root)
+        if config.server.ui
+        else {},
     )
     _wire_metrics(metrics, engine, live, subscriptions)
     return Assembly(application, subscriptions, storage)

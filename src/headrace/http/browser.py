@@ -55,10 +55,14 @@ HEADERS: Final = b"".join(
 Handler = Callable[[Request, Exchange], None]
 
 
-def routes(stream_root: str) -> dict[bytes, Handler]:
+def routes(stream_root: str, bucket_root: str) -> dict[bytes, Handler]:
     """A handler for each path of the browser, below the server's own root."""
     # Where the surfaces are, relative to the root that /ui is in: the page finds that by itself.
-    settings = {"version": __version__, "streamRoot": stream_root}
+    settings = {
+        "version": __version__,
+        "streamRoot": stream_root,
+        "bucketRoot": bucket_root.rstrip("/"),
+    }
     found = {f"{ROOT}/{name}": _file(MEDIA_TYPES[kind], body) for name, kind, body in _packaged()}
     found[f"{ROOT}/settings.json"] = _file("application/json", orjson.dumps(settings))
     found[f"{ROOT}/"] = found[f"{ROOT}/{INDEX}"]

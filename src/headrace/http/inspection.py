@@ -1,4 +1,5 @@
-"""What a stream is besides its bytes: `GET {root}/__ds/streams`, for people who look at streams.
+"""What streams are besides their bytes, and which buckets there are, for people who look at them:
+`GET {root}/__ds/streams` and `GET {root}/__ds/buckets`.
 
 Read-only, and without effect: looking renews no TTL. A stream is described as readers may know
 it; what is decided but not durable yet is left out.
@@ -17,17 +18,20 @@ from headrace.errors import (
     InvalidName,
     InvalidRequest,
     MethodNotAllowed,
+    RouteNotFound,
     StreamDeleted,
     StreamNotFound,
 )
 from headrace.http.exchange import Exchange, Request
-from headrace.protocol import names, responses
+from headrace.protocol import buckets, names, responses
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.subscriptions.membership import Member
 
 STREAMS_MAX: Final = 200  # more rows than a screen shows; about 40 KiB of answer
 LISTED_MAX: Final = 1000  # producers, forks and subscriptions of one stream; a count says if more
+BUCKETS_MAX: Final = 10_000  # about 600 KiB of answer
+SEARCHED_MAX: Final = 20_000  # streams of a bucket that are looked at for forks; 5 ms
 METHODS: Final = "GET, HEAD, OPTIONS"
 Document = dict[str, Any]
 
@@ -35,30 +39,58 @@ Document = dict[str, Any]
 class Inspection:
     def __init__(self, engine: Engine, stream_root: str) -> None:
         self._engine = engine
-        self._root = f"{stream_root}/{names.CONTROL_PREFIX}/streams".encode()
+        self._root = f"{stream_root}/{names.CONTROL_PREFIX}/".encode()
         self._forks = ForkIndex(engine)
 
-    def owns(self, target: bytes) -> bool:
-        return target.startswith(self._root) and target[len(self._root) :][:1] in (b"", b"?", b"/")
+    def owns(self, path: bytes) -> bool:
+        """Whether `path`, without a query, is one of these resources."""
+        return path[len(self._root) :].split(b"/", 1)[0] in (b"streams", b"buckets")
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         request.operation = "inspection"
         if request.method not in (b"GET", b"HEAD"):
             raise MethodNotAllowed(METHODS)
         path, _, query = request.target[len(self._root) :].partition(b"?")
-        if not path:
-            exchange.respond(responses.json_document(responses.OK, self._many(_names(query))))
-            return
-        name = names.decode_name(_utf8(path[1:]))
+        match path.split(b"/"):
+            case [b"streams"]:
+                exchange.respond(responses.json_document(responses.OK, self._many(_names(query))))
+            case [b"streams", *rest]:
+                self._answer(names.decode_name(_utf8(b"/".join(rest))), exchange)
+            case [b"buckets"]:
+                exchange.respond(responses.json_document(responses.OK, self._buckets()))
+            case [b"buckets", bucket, stream]:
+                self._answer(self._bucketed(bucket, stream), exchange)
+            case _:
+                raise RouteNotFound(_utf8(request.target.partition(b"?")[0]))
+
+    def _answer(self, name: str, exchange: Exchange) -> None:
         try:
             document = self._one(self._find(name))
         except (StreamNotFound, StreamDeleted) as refusal:
             problem = responses.problem(refusal)
-            self._engine.settle(name, lambda: exchange.respond(problem))
+            self._engine.settle(
+                name,
+                lambda: exchange.respond(problem),
+                lambda error: exchange.respond(responses.problem(error)),
+            )
             return
         exchange.respond(responses.json_document(responses.OK, document))
 
+    def _bucketed(self, bucket: bytes, stream: bytes) -> str:
+        bucket_id, stream_id = buckets.decode_segment(bucket), buckets.decode_segment(stream)
+        buckets.check_bucket_id(bucket_id)
+        buckets.check_stream_id(bucket_id, stream_id)
+        self._engine.buckets.find(bucket_id)
+        return buckets.stream_name(bucket_id, stream_id)
+
+    def _buckets(self) -> Document:
+        found = sorted(self._engine.buckets, key=lambda bucket: bucket.id)
+        listed = [{"bucket_id": bucket.id, "streams": len(bucket.ids)} for bucket in found]
+        return {"buckets": listed[:BUCKETS_MAX], "bucket_count": len(listed)}
+
     def _find(self, name: str) -> Stream:
+        if buckets.is_bucketed(name) and not buckets.ids_of(name)[1]:
+            raise StreamNotFound(name)  # a bucket is a stream to the engine alone
         stream = self._engine.find(name)
         if not stream.born:
             raise StreamNotFound(name)
@@ -124,10 +156,22 @@ class ForkIndex:
 
     def of(self, source: Stream) -> list[Stream]:
         """The forks of `source` that hold it, in the order they were made."""
+        if buckets.is_bucketed(source.state.name):
+            return self._of_bucketed(source)
         ids = self._ids.get(source.state.id, {})
         streams = self._engine.streams
         found = [streams[n] for n, id in ids.items() if n in streams and streams[n].state.id == id]
         return [fork for fork in found if fork.born]
+
+    def _of_bucketed(self, source: Stream) -> list[Stream]:
+        """A fork stays in its bucket, so that is where to look."""
+        bucket_id = buckets.ids_of(source.state.name)[0]
+        if not source.forks:
+            return []
+        ids = self._engine.buckets.find(bucket_id).ids.after("", inclusive=True)
+        streams = self._engine.streams
+        seen = (streams[buckets.stream_name(bucket_id, id)] for id in islice(ids, SEARCHED_MAX))
+        return list(islice((s for s in seen if s.source is source), source.forks))
 
     def _add(self, stream: Stream) -> None:
         fork = stream.state.config.fork

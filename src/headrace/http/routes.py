@@ -100,7 +100,7 @@ class Application:
         path, _, query = request.target.partition(b"?")
         if path == self._tails:
             self._tail_routes.handle(request, exchange, query, engine_name)
-        elif self._inspection.owns(request.target):
+        elif self._inspection.owns(path):
             self._inspection.handle(request, exchange)
         else:
             request.operation = "subscription"

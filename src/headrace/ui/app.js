@@ -1,9 +1,10 @@
 // The page: its parts, what the address names, the keys, the theme.
 
 import { h, icon, iconButton, replace, toast } from "./dom.js"
+import { Buckets } from "./buckets.js"
 import { Catalogue } from "./catalogue.js"
 import { Details } from "./details.js"
-import { createDialog, helpDialog, tokenDialog } from "./dialogs.js"
+import { bucketDialog, createDialog, helpDialog, tokenDialog } from "./dialogs.js"
 import { StreamList } from "./list.js"
 import { Overview } from "./overview.js"
 import { Server, encodeName } from "./server.js"
@@ -17,11 +18,13 @@ class App {
   constructor(server) {
     this.server = server
     this.catalogue = new Catalogue(server)
+    this.buckets = new Buckets(server, this.catalogue)
     this.statuses = new Statuses(server)
     const goTo = (stream) => this.goTo(stream)
     this.list = new StreamList(this.catalogue, this.statuses, {
       open: (name) => this.goTo(server.stream(name)),
       create: () => this.create(),
+      createBucket: () => bucketDialog(server, () => this.buckets.soon()),
     })
     this.view = new StreamView(server, { back: () => this.pane("list"), details: () => this.pane("details"), goTo })
     this.details = new Details(server, this.view, { back: () => this.pane("main"), goTo })
@@ -60,6 +63,7 @@ class App {
 
   start() {
     this.catalogue.start()
+    this.buckets.start()
     this.route()
   }
 
@@ -97,7 +101,10 @@ class App {
 
   create() {
     const open = this.view.stream?.name ?? ""
-    createDialog(this.server, open.includes("/") ? open.slice(0, open.lastIndexOf("/") + 1) : "", (stream) => this.goTo(stream))
+    createDialog(this.server, open.includes("/") ? open.slice(0, open.lastIndexOf("/") + 1) : "", (stream) => {
+      this.buckets.soon()
+      this.goTo(stream)
+    })
   }
 
   /** Which of the panes a small screen shows. */

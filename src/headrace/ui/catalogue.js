@@ -15,6 +15,7 @@ class Folder {
     this.open = false
     this.entry = null // the stream of this very name, if there is one
     this.size = 0 // streams in and below it
+    this.isBucket = false
   }
 
   /** Children in order. What is new is sorted by itself and merged: 100,000 names stay quick. */
@@ -31,6 +32,13 @@ class Folder {
     this.children.delete(child.name)
     this.sorted = this.ordered().filter((kept) => kept !== child)
   }
+}
+
+/** The steps from the root to a stream; a bucket, with its slash, is one of them. */
+function segments(path) {
+  if (!path.startsWith("/")) return path.split("/")
+  const slash = path.indexOf("/", 1)
+  return slash < 0 ? [path] : [path.slice(0, slash), path.slice(slash + 1)]
 }
 
 const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0)
@@ -84,21 +92,42 @@ export class Catalogue extends EventTarget {
   }
 
   #forget() {
+    const bucketed = [...this.entries.values()].filter(({ name }) => name.startsWith("/"))
+    const buckets = [...this.root.children.values()].filter((node) => node.isBucket)
     this.entries.clear()
     this.#unfolded = new Set(this.rows().filter((node) => node.open).map((node) => node.path))
     this.root = Object.assign(new Folder("", "", -1), { open: true })
     this.#position = null
     this.loaded = false
+    // The registry does not tell of buckets, so it has not forgotten them either.
+    for (const { path } of buckets) this.addBucket(path.slice(1))
+    for (const { name, contentType, createdAt } of bucketed) this.add({ path: name, contentType, createdAt })
     this.#announce()
   }
 
   #take(batch) {
     for (const { data } of batch.messages) {
       const change = JSON.parse(data)
-      if (change.headers.operation === "delete") this.#remove(change.key)
-      else this.#add(change.value)
+      if (change.headers.operation === "delete") this.remove(change.key)
+      else this.add(change.value)
     }
     this.#position = batch.next
+  }
+
+  addBucket(id) {
+    const line = this.#descend(`/${id}`, true)
+    const folder = line[line.length - 1]
+    if (folder.isBucket) return
+    folder.isBucket = true
+    this.#announce()
+  }
+
+  /** A bucket is gone, and with it the streams that were known in it. */
+  dropBucket(id, names) {
+    const line = this.#descend(`/${id}`, false)
+    line[line.length - 1].isBucket = false
+    for (const name of names) this.remove(name)
+    if (this.root.children.get(`/${id}`)?.size === 0) this.root.remove(line[line.length - 1])
     this.#announce()
   }
 
@@ -110,29 +139,32 @@ export class Catalogue extends EventTarget {
     })
   }
 
-  #add({ path, contentType, createdAt }) {
+  add({ path, contentType, createdAt }) {
     const entry = { name: path, lower: path.toLowerCase(), contentType, createdAt }
-    const known = this.entries.has(path)
+    const known = this.entries.get(path)
+    if (known?.createdAt === createdAt && known.contentType === contentType) return
     this.entries.set(path, entry)
     const line = this.#descend(path, true)
     const node = line[line.length - 1]
     node.entry = entry
     if (!known) for (const folder of line) folder.size += 1
+    this.#announce()
   }
 
-  #remove(path) {
+  remove(path) {
     if (!this.entries.delete(path)) return
     const line = this.#descend(path, false)
     line[line.length - 1].entry = null
     for (const folder of line) folder.size -= 1
-    for (let i = line.length - 1; i > 0 && line[i].size === 0; i -= 1) line[i - 1].remove(line[i])
+    for (let i = line.length - 1; i > 0 && line[i].size === 0 && !line[i].isBucket; i -= 1) line[i - 1].remove(line[i])
+    this.#announce()
   }
 
   /** The nodes from the root to `path`. */
   #descend(path, make) {
     const line = [this.root]
     let node = this.root
-    for (const name of path.split("/")) {
+    for (const name of segments(path)) {
       let child = node.children.get(name)
       if (!child) {
         if (!make) break

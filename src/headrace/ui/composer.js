@@ -37,7 +37,7 @@ export class Composer {
     const changed = stream !== this.stream || contentType !== this.contentType
     this.stream = stream
     this.contentType = contentType
-    this.element.hidden = closed || stream === null || stream.name === "__registry__"
+    this.element.hidden = closed || stream === null || stream.isReadOnly
     if (changed) {
       this.text.value = ""
       this.text.placeholder = placeholder(contentType)

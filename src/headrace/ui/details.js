@@ -4,8 +4,9 @@ import { copy, h, icon, iconButton, replace } from "./dom.js"
 import { bytes, count, countdown, moment, plural, rate } from "./format.js"
 import { Chart, Rate } from "./charts.js"
 import { parseOffset } from "./reading.js"
-import { Problem, encodeName } from "./server.js"
-import { Ticker, inspectionPath } from "./watch.js"
+import { Problem } from "./server.js"
+import { snapshotSection } from "./snapshots.js"
+import { Ticker } from "./watch.js"
 
 const SAMPLE_MS = 1000
 const ANCESTORS_MAX = 20
@@ -14,6 +15,7 @@ export class Details {
   #ticker
   #about = null
   #ancestors = []
+  #snapshot = null
   #clockSkewMs = 0
   #appends = new Rate()
   #sizes = new Rate()
@@ -57,12 +59,14 @@ export class Details {
     if (stream === null || server.away || view.state.problem) return
     let about
     try {
-      about = await server.json(inspectionPath(server, encodeName(stream.name)))
+      about = await server.json(stream.inspectionPath)
     } catch (error) {
       if (error instanceof Problem) return
       throw error
     }
+    const snapshot = stream.isBucketed && server.settings.snapshots ? await this.#findSnapshot(stream) : null
     if (stream !== this.stream) return
+    this.#snapshot = snapshot
     const first = this.#about === null
     this.#about = about
     this.#clockSkewMs = about.now_ms - Date.now()
@@ -72,6 +76,11 @@ export class Details {
     this.#showAll()
   }
 
+  async #findSnapshot(stream) {
+    const head = await this.server.request("HEAD", stream.path)
+    return head.headers.get("stream-snapshot-offset")
+  }
+
   /** The streams this one was forked from, nearest first. */
   async #findAncestors(stream, about) {
     const line = []
@@ -79,7 +88,7 @@ export class Details {
       const ancestor = { stream: from.stream, offset: from.offset, deleted: false }
       line.push(ancestor)
       try {
-        from = (await this.server.json(inspectionPath(this.server, encodeName(from.stream)))).forked_from
+        from = (await this.server.json(this.server.stream(from.stream).inspectionPath)).forked_from
       } catch {
         ancestor.deleted = true
         from = null
@@ -132,7 +141,13 @@ export class Details {
       rows.filter(Boolean).flatMap(([name, value, fact]) => [h("dt", {}, name), h("dd", { data: fact ? { fact } : {} }, value)]),
     )
     this.#showExpiry()
-    replace(this.sections, this.#forks(about), this.#producers(about), this.#subscriptions(about))
+    replace(
+      this.sections,
+      this.stream.isBucketed && this.server.settings.snapshots ? snapshotSection(this.server, this.stream, this.#snapshot, about.tail_offset, () => this.#ticker.soon()) : null,
+      this.#forks(about),
+      this.#producers(about),
+      this.stream.isBucketed ? null : this.#subscriptions(about),
+    )
   }
 
   #showExpiry() {
@@ -168,7 +183,7 @@ export class Details {
     const at = offset ? h("small", { class: "dim mono" }, `at ${count(parseOffset(offset).messages)}`) : null
     if (deleted) return h("span", { class: "dim" }, stream, " (deleted) ", at)
     const more = fork_count ? h("small", { class: "dim" }, ` ${plural(fork_count, "fork")}`) : null
-    return h("span", {}, h("button", { type: "button", class: "link", on: { click: () => this.goTo(this.stream.sibling(stream)) } }, stream), " ", at, more)
+    return h("span", {}, h("button", { type: "button", class: "link", on: { click: () => this.goTo(this.server.stream(stream)) } }, stream), " ", at, more)
   }
 
   #producers(about) {

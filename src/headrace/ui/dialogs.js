@@ -6,7 +6,7 @@ import { isJson } from "./reading.js"
 const TYPES = ["application/json", "text/plain", "application/octet-stream", "text/markdown", "application/x-ndjson"]
 
 /** A dialog with a form. `request()` says what it would send; `send` sends it. */
-function formDialog({ title, intro, fields, submit, danger = false, request, send }) {
+export function formDialog({ title, intro, fields, submit, danger = false, request, send }) {
   const problem = h("p", { class: "problem", role: "alert" })
   const dialog = h(
     "dialog",
@@ -56,8 +56,39 @@ function formDialog({ title, intro, fields, submit, danger = false, request, sen
 const closeButton = (close) =>
   h("button", { type: "button", class: "icon-button", "aria-label": "Close", title: "Close", on: { click: close } }, icon("close"))
 
-const field = (label, control, hint = null) =>
+export const field = (label, control, hint = null) =>
   h("label", { class: "field" }, h("span", {}, label), control, hint ? h("small", {}, hint) : null)
+
+/** Something to look at, and the command that gets it. */
+export function sheet(title, content, command) {
+  const dialog = h(
+    "dialog",
+    { class: "sheet wide", "aria-label": title },
+    h("header", {}, h("h2", {}, title), closeButton(() => dialog.close())),
+    h("div", { class: "sheet-body" }, content),
+    h("footer", {}, h("button", { type: "button", class: "quiet", on: { click: () => copy(command, "the command") } }, icon("terminal"), "Copy as curl")),
+  )
+  dialog.addEventListener("close", () => dialog.remove())
+  document.body.append(dialog)
+  dialog.showModal()
+}
+
+export function bucketDialog(server, done) {
+  const name = h("input", { name: "bucket", required: true, autocomplete: "off", spellcheck: "false", placeholder: "agents" })
+  const path = () => `${server.settings.bucketRoot}/${encodeURIComponent(name.value.trim())}`
+  formDialog({
+    title: "New bucket",
+    intro: "A bucket holds streams of its own, with listings and snapshots, under /bucket/stream.",
+    fields: [field("Name", name, "4 to 64 of a-z, 0-9, _ and -.")],
+    submit: "Create",
+    request: () => server.curl("PUT", server.url(path())),
+    send: async () => {
+      await server.request("PUT", path())
+      toast(`Created the bucket ${name.value.trim()}`)
+      done()
+    },
+  })
+}
 
 export function createDialog(server, prefix, done) {
   const name = h("input", { name: "name", required: true, autocomplete: "off", spellcheck: "false", value: prefix })
@@ -74,7 +105,7 @@ export function createDialog(server, prefix, done) {
   formDialog({
     title: "New stream",
     fields: [
-      field("Name", name, "Slashes make folders: logs/today"),
+      field("Name", name, "Slashes make folders: logs/today. In a bucket: /bucket/stream"),
       field("Content type", type),
       h("datalist", { id: "types" }, TYPES.map((value) => h("option", { value }))),
       field("Time to live, in seconds", ttl, "Every read and write renews it."),
@@ -101,7 +132,7 @@ export function forkDialog(server, source, offset, done) {
     const headers = { "Stream-Forked-From": server.serverPath(source) }
     if (at.value.trim()) headers["Stream-Fork-Offset"] = at.value.trim()
     if (!name.value) throw new Error("A fork needs a name.")
-    return { stream: source.sibling(name.value), headers }
+    return { stream: server.stream(name.value), headers }
   }
   formDialog({
     title: "Fork",

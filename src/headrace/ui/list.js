@@ -1,6 +1,6 @@
 // The left side: streams as a tree, with search, state and rate; it follows the registry.
 
-import { h, icon, replace } from "./dom.js"
+import { h, icon, iconButton, replace } from "./dom.js"
 import { count, countdown, markText, plural } from "./format.js"
 import { Rows } from "./rows.js"
 import { sparkline } from "./charts.js"
@@ -16,7 +16,7 @@ export class StreamList {
   #unfolded = false
   #revealed = false // whether the open stream's row has been brought into sight
 
-  constructor(catalogue, statuses, { open, create }) {
+  constructor(catalogue, statuses, { open, create, createBucket }) {
     this.catalogue = catalogue
     this.statuses = statuses
     this.open = open
@@ -48,6 +48,7 @@ export class StreamList {
           icon("plus"),
           "New",
         ),
+        iconButton("bucket", "Create a bucket", createBucket),
       ),
       this.tree,
       this.summary,
@@ -194,7 +195,8 @@ export class StreamList {
         title: node.path,
         on: { click: (event) => this.#click(event, node) },
       },
-      isFolder ? h("span", { class: `twist${node.open ? " open" : ""}` }, icon("chevron")) : h("span", { class: "twist" }),
+      h("span", { class: `twist${node.open ? " open" : ""}` }, isFolder ? icon("chevron") : null),
+      node.isBucket ? h("span", { class: "mini", title: "bucket" }, icon("bucket")) : null,
       h("span", { class: "state" }),
       h("span", { class: "tree-name" }, this.#needle ? markText(node.path, this.#needle) : node.name),
       h("span", { class: "tree-facts" }),

@@ -156,7 +156,8 @@ export class Overview {
     const tile = (name, value, note = "") => h("div", { class: "tile" }, h("span", { class: "dim" }, name), h("b", {}, value), h("small", { class: "dim" }, note))
     replace(
       this.tiles,
-      tile("Streams", count(Math.max(0, scrape.sum("headrace_streams") - 1)), "without the registry"),
+      tile("Streams", count(Math.max(0, scrape.sum("headrace_streams") - 1 - scrape.sum("headrace_buckets"))), "without the registry"),
+      tile("Buckets", count(scrape.sum("headrace_buckets"))),
       tile("Stored", bytes(scrape.sum("headrace_stored_bytes")), "payload"),
       tile("Live readers", count(scrape.sum("headrace_live_readers"))),
       tile("Subscriptions", count(scrape.sum("headrace_subscriptions"))),

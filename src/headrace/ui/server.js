@@ -21,21 +21,29 @@ export class Away extends Error {
   }
 }
 
-/** A stream: its name below one of the server's roots. */
+/** A stream by its name: `logs/today`, or `/bucket/stream` for one in a bucket. */
 export class Stream {
-  constructor(root, name) {
-    this.root = root
+  constructor(settings, name) {
+    this.settings = settings
     this.name = name
-    this.key = `${root}/${name}`
+    this.isBucketed = name.startsWith("/")
   }
 
+  /** Where the stream is, below the server's root. */
   get path() {
-    return `${this.root}/${encodeName(this.name)}`
+    const { streamRoot, bucketRoot } = this.settings
+    return this.isBucketed ? bucketRoot + encodeName(this.name) : `${streamRoot}/${encodeName(this.name)}`
   }
 
-  /** Another stream of the same surface. */
-  sibling(name) {
-    return new Stream(this.root, name)
+  /** Where the server describes it. */
+  get inspectionPath() {
+    const where = this.isBucketed ? "buckets" : "streams/"
+    return `${this.settings.streamRoot}/__ds/${where}${encodeName(this.name)}`
+  }
+
+  /** Nothing can be written to the registry. */
+  get isReadOnly() {
+    return this.name === "__registry__"
   }
 }
 
@@ -61,13 +69,7 @@ export class Server extends EventTarget {
   }
 
   stream(name) {
-    return new Stream(this.settings.streamRoot, name)
-  }
-
-  /** The stream that a path such as /v1/stream/a/b names. */
-  streamAt(path) {
-    const root = this.settings.streamRoot
-    return path.startsWith(`${root}/`) ? new Stream(root, path.slice(root.length + 1)) : new Stream("", path.slice(1))
+    return new Stream(this.settings, name)
   }
 
   url(path, query = {}) {

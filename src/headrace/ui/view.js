@@ -128,7 +128,7 @@ export class StreamView extends EventTarget {
       const url = (query) => this.server.url(this.stream.path, query)
       const headers = { "Content-Type": this.state.contentType ?? "application/octet-stream" }
       const fork = { "Stream-Forked-From": this.server.serverPath(this.stream) }
-      const forkUrl = this.server.url(this.stream.sibling(`${this.stream.name}-fork`).path)
+      const forkUrl = this.server.url(this.server.stream(`${this.stream.name}-fork`).path)
       return {
         "Read from the start": this.server.curl("GET", url({ offset: "-1" })),
         "Follow the tail": this.server.curl("GET", url({ offset: "now", live: "sse" })),
@@ -199,13 +199,15 @@ export class StreamView extends EventTarget {
 
   /** The offset of the message with this number. */
   async #seek(stream, number) {
-    if (number <= (this.#floor?.messages ?? 0)) return "-1"
-    const asked = { stream: stream.name, from: "-1", max_messages: number - (this.#floor?.messages ?? 0) }
-    const response = await this.server.request("POST", `${stream.root}/__ds/tails`, {
+    const start = this.#floor?.token ?? "-1"
+    // The tails of streams in buckets are not told; these are read from their start.
+    if (number <= (this.#floor?.messages ?? 0) || stream.isBucketed) return start
+    const asked = { stream: stream.name, from: start, max_messages: number - (this.#floor?.messages ?? 0) }
+    const response = await this.server.request("POST", `${this.server.settings.streamRoot}/__ds/tails`, {
       body: JSON.stringify({ streams: [asked] }),
       headers: { "Content-Type": "application/json" },
     })
-    return (await response.json()).streams[0].until_offset ?? "-1"
+    return (await response.json()).streams[0].until_offset ?? start
   }
 
   #start(offset, stream = this.stream) {
@@ -410,7 +412,7 @@ export class StreamView extends EventTarget {
       this.#tail ? h("span", { class: "dim" }, `${plural(this.#tail.messages, "message")} · ${bytes(this.#tail.bytes)}`) : null,
     )
     this.composer.show(this.stream, state.contentType ?? "", Boolean(state.closed || state.problem) || !state.contentType)
-    const readOnly = this.stream.name === "__registry__"
+    const readOnly = this.stream.isReadOnly
     for (const button of this.actions.querySelectorAll("[data-action]")) {
       button.disabled = readOnly || Boolean(state.problem) || (button.dataset.action === "Close stream" && Boolean(state.closed))
     }
@@ -537,7 +539,7 @@ export class StreamView extends EventTarget {
   #fill(row, index, message) {
     const at = this.#messageAt(index)
     const offset = this.messages.offset(at)
-    const readable = this.stream.name !== "__registry__"
+    const forkable = !this.stream.isReadOnly
     row.append(
       opened({
         message,
@@ -546,7 +548,7 @@ export class StreamView extends EventTarget {
         needle: this.#search?.needle,
         actions: {
           curl: () => copy(this.server.curl("GET", this.server.url(this.stream.path, { offset })), "the command"),
-          fork: readable ? () => this.fork(offset) : null,
+          fork: forkable ? () => this.fork(offset) : null,
         },
       }),
     )

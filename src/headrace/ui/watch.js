@@ -46,10 +46,6 @@ export class Ticker {
   }
 }
 
-/** Where the server describes streams, and where one of them. */
-export const inspectionPath = (server, encoded = null) =>
-  `${server.settings.streamRoot}/__ds/streams${encoded === null ? "" : `/${encoded}`}`
-
 /** The state of the streams in sight: name -> { closed, forked, expiresAt, messages, rates }. */
 export class Statuses extends EventTarget {
   #known = new Map()
@@ -77,7 +73,7 @@ export class Statuses extends EventTarget {
     const names = [...this.#wanted]
     while (names.length) {
       const query = takeNames(names)
-      const { now_ms, streams } = await this.server.json(`${inspectionPath(this.server)}?${query}`)
+      const { now_ms, streams } = await this.server.json(`${this.server.settings.streamRoot}/__ds/streams?${query}`)
       for (const found of streams) this.#note(found, now_ms)
     }
     while (this.#known.size > KEPT_MAX) this.#known.delete(this.#known.keys().next().value)
