@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from headrace.limits import Limits
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.base import Change, Created, Documents, Log, Recovered, Trimmed
+from headrace.storage.base import Change, Created, Documents, Log, Recovered, Removed, Trimmed
 
 WINDOW_BYTES = 1 << 20
 
@@ -82,10 +82,10 @@ class Model:
             self.streams[state.id].append(change, self._receipts_max)
         elif isinstance(change, Trimmed):
             self.streams[state.id].floor = change.floor
-        elif change.whole:
-            del self.streams[state.id]
-        else:
+        elif isinstance(change, Removed):
             self.streams[state.id].deleted = True
+            if change.whole:
+                del self.streams[state.id]
 
     def describe(self) -> Described:
         """Everything that counts."""

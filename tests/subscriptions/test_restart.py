@@ -218,6 +218,16 @@ def test_streams_that_came_and_went_while_a_glob_followed(lives: Lives) -> None:
         assert "later" not in api.acked(id)
 
 
+def test_streams_in_buckets_are_not_followed_after_a_restart_either(lives: Lives) -> None:
+    with lives.life() as api:
+        id = api.webhook("http://127.0.0.1:9/x", pattern="**")
+        assert api.http.put("/bucket").status_code == 201
+        assert api.http.put("/bucket/inside").status_code == 201
+        before = api.acked(id)
+    with lives.life() as api:
+        assert api.acked(id) == before
+
+
 def test_what_is_kept_survives_checkpoints(lives: Lives) -> None:
     """Many acknowledgements, more than a journal segment of them."""
     with lives.life() as api:

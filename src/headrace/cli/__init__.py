@@ -8,6 +8,8 @@ import typer
 
 from headrace import __version__
 from headrace.cli.config import config
+from headrace.cli.export import export
+from headrace.cli.import_ import import_
 from headrace.cli.pipeline import app as pipeline
 from headrace.cli.serve import serve
 from headrace.cli.stack import app as stack
@@ -24,6 +26,8 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(config)
 app.command()(verify)
+app.command()(export)
+app.command("import")(import_)
 app.command()(token)
 app.add_typer(stack)
 app.add_typer(pipeline)

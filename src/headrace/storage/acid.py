@@ -44,7 +44,7 @@ from headrace.storage.base import (
     ignore,
 )
 from headrace.storage.committer import result_or_error
-from headrace.storage.disk import RealDisk
+from headrace.storage.disk import Disk, RealDisk
 from headrace.storage.tailed import TailedLog
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,22 @@ class AcidLog(TailedLog):
         return lambda: self.shard.read(self.state.id, start, limit, bytes_max)
 
 
+def _read_manifest(disk: Disk) -> Any:
+    file = disk.open(MANIFEST)
+    text = file.read(0, file.size())
+    file.close()
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise StoredBytesDamaged(MANIFEST, "0") from None
+
+
+def shard_count_of(disk: Disk) -> int:
+    """How many shards a data directory was made with."""
+    count: int = _read_manifest(disk)["shards"]
+    return count
+
+
 class AcidStorage:
     def __init__(self, directory: Path, shard_count: int, loop: asyncio.AbstractEventLoop) -> None:
         self._disk = RealDisk(directory)
@@ -116,13 +132,7 @@ class AcidStorage:
                 raise StoredBytesDamaged(MANIFEST, "0")  # it is written before any shard is
             self._write_manifest(orjson.dumps(wanted))
             return
-        file = self._disk.open(MANIFEST)
-        text = file.read(0, file.size())
-        file.close()
-        try:
-            found = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            raise StoredBytesDamaged(MANIFEST, "0") from None
+        found = _read_manifest(self._disk)
         if found != wanted:
             raise DirectoryMismatch(str(directory), str(found), str(wanted))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,10 +13,10 @@ import msgspec
 
 from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.offsets import Position
-from headrace.protocol.producers import ProducerState
+from headrace.protocol.producers import ProducerHeaders, ProducerState
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage import acid_records as records
-from headrace.storage.base import Change, Created, Documents, Entry, Range, Trimmed
+from headrace.storage.base import Adopted, Change, Created, Documents, Entry, Range, Trimmed
 from headrace.storage.committer import Committer
 from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
 
@@ -165,6 +165,8 @@ class Writer:
             elif isinstance(change, Trimmed):
                 self._flush(state.id)
                 self._delete_data(state.id, change.floor.bytes)
+            elif isinstance(change, Adopted):
+                self._adopt_producers(state)
             elif change.whole:
                 self._pieces.pop(state.id, None)
                 self._delete_stream(state.id)
@@ -187,14 +189,24 @@ class Writer:
         if change.data:
             self._pieces.setdefault(state.id, []).append(change)
         producer = change.producer
-        if producer is None:
-            return
-        key = records.producer_key(state.id, producer.id)
+        if producer is not None:
+            self._put_producer(state.id, producer, [change.end])
+
+    def _put_producer(
+        self, stream_id: int, producer: ProducerHeaders, receipts: Sequence[Position]
+    ) -> None:
+        """`receipts` are those of its last appends, the newest last."""
+        key = records.producer_key(stream_id, producer.id)
         value = records.encode_producer(producer.id, producer.epoch, producer.seq)
         self._put(b"producers", key, value)
-        slot = key + bytes((producer.seq % RECEIPT_SLOTS,))
-        receipt = records.encode_receipt(producer.epoch, producer.seq, change.end)
-        self._put(b"receipts", slot, receipt)
+        for seq, end in enumerate(receipts, producer.seq - len(receipts) + 1):
+            slot = key + bytes((seq % RECEIPT_SLOTS,))
+            self._put(b"receipts", slot, records.encode_receipt(producer.epoch, seq, end))
+
+    def _adopt_producers(self, state: StreamState) -> None:
+        for name, producer in (state.producers or {}).items():
+            headers = ProducerHeaders(name, producer.epoch, producer.seq)
+            self._put_producer(state.id, headers, producer.receipts)
 
     def _flush(self, stream_id: int) -> None:
         """What the batch adds to one stream, as few values of bounded size."""

@@ -88,7 +88,13 @@ class Trimmed(msgspec.Struct, frozen=True):
     floor: Position
 
 
-Change = Appended | Created | Removed | Trimmed
+class Adopted(msgspec.Struct, frozen=True):
+    """A change: a stream from elsewhere has its bytes, and all the rest is as `state` says."""
+
+    state: StreamState
+
+
+Change = Appended | Created | Removed | Trimmed | Adopted
 Documents = Mapping[str, bytes | None]
 """Values kept by name beside the streams, of whatever is not a stream; None takes one away."""
 Entry = tuple[Any, Any, Any]

@@ -16,15 +16,16 @@ import google_crc32c
 import msgspec
 
 from headrace.errors import DirectoryMismatch, StoredBytesDamaged
-from headrace.protocol.offsets import Position
-from headrace.protocol.producers import ProducerState
 from headrace.protocol.stream import StreamState
 from headrace.storage import frames
 from headrace.storage.disk import Disk
 from headrace.storage.records import (
     HeadRecord,
+    ProducerRecords,
     StreamRecord,
     head_of,
+    producer_records,
+    restore_producers,
     restore_state,
     stream_record,
 )
@@ -43,7 +44,7 @@ class CatalogEntry(msgspec.Struct, array_like=True, tag=1):
     id: int
     stream: StreamRecord | None
     head: HeadRecord | None = None
-    producers: list[tuple[bytes, int, int, list[tuple[int, int]]]] = []
+    producers: ProducerRecords = []
     blocks: int = 0
     lengths_bytes: int = 0
 
@@ -96,12 +97,13 @@ def _is_gone(entry: AnyEntry) -> bool:
 
 
 def entry_of(state: StreamState, sizes: Sizes) -> CatalogEntry:
-    producers = [
-        (name, producer.epoch, producer.seq, [(*receipt,) for receipt in producer.receipts])
-        for name, producer in (state.producers or {}).items()
-    ]
     return CatalogEntry(
-        state.id, stream_record(state), head_of(state), producers, sizes.blocks, sizes.lengths_bytes
+        state.id,
+        stream_record(state),
+        head_of(state),
+        producer_records(state),
+        sizes.blocks,
+        sizes.lengths_bytes,
     )
 
 
@@ -109,11 +111,7 @@ def state_of(entry: CatalogEntry) -> StreamState:
     assert entry.stream is not None, "a stream that exists has a record"
     assert entry.head is not None, "and stands somewhere"
     state = restore_state(entry.id, entry.stream, entry.head)
-    if entry.producers:
-        state.producers = {
-            name: ProducerState(epoch, seq, [Position(*receipt) for receipt in receipts])
-            for name, epoch, seq, receipts in entry.producers
-        }
+    restore_producers(state, entry.producers)
     return state
 
 

@@ -17,6 +17,7 @@ from headrace.storage import stream_files
 from headrace.storage.catalog import Catalog, CatalogEntry, DocumentEntry, entry_of, state_of
 from headrace.storage.disk import Disk
 from headrace.storage.frames import (
+    AdoptFrame,
     AppendFrame,
     CreateFrame,
     DocumentsFrame,
@@ -91,6 +92,10 @@ class Checkpointer:
             stream.gone = frame.whole
         elif isinstance(frame, DocumentsFrame):
             self._documents.update(frame.documents)
+        elif isinstance(frame, AdoptFrame):
+            stream = self._streams[frame.stream_id]
+            frame.restore(stream.state)
+            stream.dirty = True
         else:
             stream = self._streams[frame.stream_id]
             stream.state.floor = Position(*frame.floor)

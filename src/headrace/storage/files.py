@@ -42,6 +42,7 @@ from headrace.storage.checkpoint import Checkpointer
 from headrace.storage.committer import Committer, result_or_error
 from headrace.storage.disk import Disk
 from headrace.storage.frames import (
+    AdoptFrame,
     AppendFrame,
     CreateFrame,
     DocumentsFrame,
@@ -167,6 +168,7 @@ class FileStorage:
     def _replay(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
             state = new_state(frame.stream_id, frame.stream)
+            state.tail = Position(*frame.initial.start)
             fork = state.config.fork
             parent = self._logs[fork.source_id] if fork is not None else None
             self._logs[state.id] = FileLog(self._disk, state, parent)
@@ -184,6 +186,8 @@ class FileStorage:
                 self._forget(log)
         elif isinstance(frame, DocumentsFrame):
             apply_documents(self._documents, frame.documents)
+        elif isinstance(frame, AdoptFrame):
+            frame.restore(self._logs[frame.stream_id].state)
         else:
             self._logs[frame.stream_id].state.floor = Position(*frame.floor)
 

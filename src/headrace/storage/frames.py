@@ -18,8 +18,17 @@ from headrace.errors import StoredBytesDamaged
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.base import Change, Created, Documents, Trimmed
-from headrace.storage.records import StreamRecord, stream_record
+from headrace.storage.base import Adopted, Change, Created, Documents, Trimmed
+from headrace.storage.records import (
+    HeadRecord,
+    ProducerRecords,
+    StreamRecord,
+    head_of,
+    producer_records,
+    restore_head,
+    restore_producers,
+    stream_record,
+)
 
 MAGIC: Final = b"HRB1"
 ALIGNMENT: Final = 8
@@ -78,7 +87,17 @@ class DocumentsFrame(msgspec.Struct, array_like=True, tag=5):
     documents: dict[str, bytes | None]
 
 
-Frame = AppendFrame | CreateFrame | RemoveFrame | TrimFrame | DocumentsFrame
+class AdoptFrame(msgspec.Struct, array_like=True, tag=9):
+    stream_id: int
+    head: HeadRecord
+    producers: ProducerRecords
+
+    def restore(self, state: StreamState) -> None:
+        restore_head(state, self.head)
+        restore_producers(state, self.producers)
+
+
+Frame = AppendFrame | CreateFrame | RemoveFrame | TrimFrame | DocumentsFrame | AdoptFrame
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
@@ -92,6 +111,8 @@ def frame_of(state: StreamState, change: Change) -> Frame:
         return CreateFrame(state.id, stream_record(state), initial)
     if isinstance(change, Trimmed):
         return TrimFrame(state.id, change.floor)
+    if isinstance(change, Adopted):
+        return AdoptFrame(state.id, head_of(state), producer_records(state))
     return RemoveFrame(state.id, change.whole)
 
 

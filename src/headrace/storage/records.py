@@ -6,10 +6,15 @@ import msgspec
 
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.offsets import Position
+from headrace.protocol.producers import ProducerState
 from headrace.protocol.requests import ForkRequest
 from headrace.protocol.stream import ForkOrigin, StreamConfig, StreamState
 
 _pack = msgspec.msgpack.encode
+
+
+ProducerRecords = list[tuple[bytes, int, int, list[tuple[int, int]]]]
+"""Each producer's id, epoch, last sequence number and receipts."""
 
 
 class ForkRecord(msgspec.Struct, array_like=True):
@@ -88,13 +93,32 @@ def new_state(stream_id: int, record: StreamRecord) -> StreamState:
 
 def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> StreamState:
     state = new_state(stream_id, record)
+    restore_head(state, head)
+    return state
+
+
+def restore_head(state: StreamState, head: HeadRecord) -> None:
     state.tail = Position(*head.tail)
     state.floor = Position(*head.floor)
     state.closed = head.closed
     state.deleted = head.deleted
     state.stream_seq = head.stream_seq
     state.touched_ms = state.written_ms = head.written_ms
-    return state
+
+
+def producer_records(state: StreamState) -> ProducerRecords:
+    return [
+        (name, producer.epoch, producer.seq, [(*receipt,) for receipt in producer.receipts])
+        for name, producer in (state.producers or {}).items()
+    ]
+
+
+def restore_producers(state: StreamState, records: ProducerRecords) -> None:
+    if records:
+        state.producers = {
+            name: ProducerState(epoch, seq, [Position(*receipt) for receipt in receipts])
+            for name, epoch, seq, receipts in records
+        }
 
 
 def _decode_fork(record: ForkRecord) -> ForkOrigin:

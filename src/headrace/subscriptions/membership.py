@@ -90,7 +90,7 @@ class Membership:
         """Put the subscriptions of an earlier run in place."""
         members = [self._restore(found) for found in kept]
         for name, stream in self._engine.streams.items():
-            if stream.state.deleted:
+            if stream.state.deleted or is_bucketed(name):
                 continue
             for member in self._globs.matching(name):
                 # One that has no document yet came while nobody could write it down.

@@ -1,0 +1,39 @@
+"""`headrace export`: everything in a data directory, as one file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
+from headrace.cli.progress import progress_bar
+from headrace.errors import HeadraceError
+
+
+def export(
+    directory: Annotated[Path, typer.Argument(help="The data directory (storage.data_dir).")],
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+) -> None:
+    """Write all streams and subscriptions of a stopped server to one file.
+
+    The file holds the private key that signs webhooks: keep it as you keep the data directory.
+    """
+    from headrace.storage.transfer import export_directory
+
+    if file.exists():
+        fail(f"{file} exists already: name a file that does not.", EXIT_REFUSED)
+    if not file.parent.is_dir():
+        fail(f"There is no directory {file.parent} to write to.", EXIT_REFUSED)
+    try:
+        with progress_bar("exporting") as progress:
+            summary = asyncio.run(export_directory(directory, file, progress))
+    except (HeadraceError, OSError) as error:
+        fail(str(error), EXIT_FAILED)
+    if summary is None:
+        fail(f"{directory} is not a data directory of a durable mode.", EXIT_REFUSED)
+    typer.echo(
+        f"{summary.streams} streams, {summary.data_bytes} bytes, {summary.documents} documents"
+    )
