@@ -53,7 +53,7 @@ class Change(NamedTuple):
     lsn: str
     seq: int
     xid: int
-    committed_at_us: int
+    committed_at_us: int | None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ that `stream-to-postgres` wrote are left out: they came from a stream.
 
 from __future__ import annotations
 
+import os
+from functools import reduce
 from typing import Literal
 
 import msgspec
@@ -22,6 +24,7 @@ _CHANGES = ("insert", "update", "delete", "truncate")
 class Config(PipelineConfig, frozen=True, kw_only=True):
     postgres: str = msgspec.field(default_factory=local_postgres)
     tables: tuple[str, ...] = ("items",)
+    electric: str = msgspec.field(default_factory=lambda: os.environ.get("ELECTRIC_URL", ""))
     slot: str = "headrace"
     stream: str = "pg-{table}"  # {schema}, {table} and {key} are filled in
     format: Literal["rows", "changes"] = "rows"
@@ -47,6 +50,9 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
 
 
 def source(spark: SparkSession, config: Config) -> DataFrame:
+    if config.electric:
+        shapes = (_shape(spark, config, table) for table in config.tables)
+        return reduce(DataFrame.unionByName, shapes)
     return (
         spark.readStream.format("headrace_postgres_changes")
         .option("url", config.postgres)
@@ -57,6 +63,11 @@ def source(spark: SparkSession, config: Config) -> DataFrame:
         .option("maxChangesPerTrigger", config.changes_per_batch)
         .load()
     )
+
+
+def _shape(spark: SparkSession, config: Config, table: str) -> DataFrame:
+    reader = spark.readStream.format("headrace_shapes").option("url", config.electric)
+    return reader.option("table", table).option("replica", "full").load()
 
 
 def messages(changes: DataFrame, config: Config) -> DataFrame:

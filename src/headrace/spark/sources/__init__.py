@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource
 from headrace.spark.sources.lake import LakeSink
 from headrace.spark.sources.postgres_changes import PostgresChanges
 from headrace.spark.sources.postgres_sink import PostgresSink
+from headrace.spark.sources.shapes import Shapes
 from headrace.spark.sources.streams import HeadraceSource
 
 SOURCES: tuple[type[DataSource], ...] = (
@@ -18,4 +19,5 @@ SOURCES: tuple[type[DataSource], ...] = (
     LakeSink,
     PostgresChanges,
     PostgresSink,
+    Shapes,
 )
