@@ -243,7 +243,66 @@ class OffsetTrimmed(Refused):
 
     @property
     def detail(self) -> str:
-        return f"History before {self.earliest_offset} is no longer kept. Start from there."
+        return (
+            f"History before {self.earliest_offset} is no longer kept. Start from there, or, in a "
+            "bucket, with GET .../bootstrap."
+        )
+
+
+@dataclass(eq=False)
+class OffsetBeyondTail(Refused):
+    offset: str
+    tail: str
+
+    @property
+    def detail(self) -> str:
+        return f"The offset {self.offset} lies beyond the tail, {self.tail}."
+
+
+@dataclass(eq=False)
+class SnapshotNotFound(Refused):
+    stream: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The stream {self.stream!r} has no such snapshot, or a later one took its place. "
+            "GET .../snapshot leads to the latest."
+        )
+
+
+@dataclass(eq=False)
+class SnapshotInUse(Refused):
+    stream: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"This is the latest snapshot of {self.stream!r}, and all there is of what came "
+            "before it. Publish another in its place, or delete the stream."
+        )
+
+
+@dataclass(eq=False)
+class SnapshotMismatch(Refused):
+    received: str
+    current: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"Stream-Snapshot-Match names {self.received!r}, but the latest snapshot is "
+            f"{self.current!r}: another one was published meanwhile."
+        )
+
+
+@dataclass(eq=False)
+class SnapshotTooLarge(Refused):
+    limit_bytes: int
+
+    @property
+    def detail(self) -> str:
+        return f"The snapshot exceeds {self.limit_bytes} bytes (limits.max_snapshot_bytes)."
 
 
 @dataclass(eq=False)

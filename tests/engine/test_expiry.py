@@ -50,6 +50,7 @@ class TracedLog(MemoryLog):
 
 class TracedStorage(MemoryStorage):
     def __init__(self) -> None:
+        super().__init__()
         self.logs: weakref.WeakSet[TracedLog] = weakref.WeakSet()
 
     def new_log(self, state: StreamState, source: Log | None) -> MemoryLog:

@@ -119,6 +119,8 @@ ELSEWHERE = {
     "stored-bytes-damaged", "insufficient-storage", "directory-locked", "storage-read-only",
     "commit-failed", "directory-mismatch", "storage-failed", "stored-bytes-unreadable",
     "bucket-not-found", "bucket-exists", "bucket-not-empty",
+    "offset-beyond-tail", "snapshot-not-found", "snapshot-in-use", "snapshot-mismatch",
+    "snapshot-too-large",
 }  # fmt: skip
 ROWS = {row.name: row for row in PROBLEMS.values()}
 

@@ -204,6 +204,9 @@ class Limits(Section):
     read_chunk_bytes: int = _setting(
         1_048_576, COUNT, "Bytes of one catch-up response, beyond which the reader asks again."
     )
+    max_snapshot_bytes: int = _setting(
+        16_777_216, COUNT, "Bytes of one snapshot (16 MiB); limits.max_body_bytes binds it too."
+    )
     max_streams: int = _setting(1_000_000, COUNT, "Streams that exist at one time.")
     max_live_readers_per_stream: int = _setting(
         100_000, COUNT, "Long-poll and SSE readers waiting on one stream."

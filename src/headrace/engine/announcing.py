@@ -27,5 +27,6 @@ def announce(
 
 def trim(stream: Stream, floor: Position, storage: Storage) -> None:
     """Give up what came before `floor`."""
+    stream.state.floor = floor
     change = Trimmed(stream.state, floor)
     storage.commit(stream.log, change, (stream, change, ignore))

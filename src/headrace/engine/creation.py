@@ -141,10 +141,13 @@ class Creation:
         state = StreamState(engine.new_id(), name, config, engine.clock.now_ms())
         initial = self._decide_initial(state, command)
         engine.reserve(len(initial.data))
+        if source is not None:
+            state.floor, state.snapshot = source.state.floor, source.state.snapshot
+            engine.snapshots.inherit(state.snapshot)
         log = engine.storage.new_log(state, source.log if source else None)
         stream = engine.streams[name] = Stream(state, log, source)
         if source is not None:
-            source.forks += 1
+            source.add_fork(stream)
         apply_append(state, initial, state.created_at_ms, engine.limits)
         engine.expiring.add(stream)
         change = Created(state, initial)
@@ -177,7 +180,8 @@ class Creation:
             if isinstance(following, HeadraceError):
                 reply(following)
                 return
-            if source.state.deleted or name in self._engine.streams:
+            moved = anchor.bytes < origin.floor.bytes
+            if source.state.deleted or moved or name in self._engine.streams:
                 # The wait for the source's boundaries let something else in: decide again.
                 self.create(name, command, reply)
                 return

@@ -21,6 +21,8 @@ from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
 from headrace.engine.renewals import Renewals
 from headrace.engine.replies import translate
+from headrace.engine.snapshots import Snapshots
+from headrace.engine.space import Space
 from headrace.engine.tails import Stream, TailListener
 from headrace.errors import (
     CommitFailed,
@@ -32,7 +34,7 @@ from headrace.errors import (
     StreamNotFound,
 )
 from headrace.limits import Limits
-from headrace.protocol.buckets import is_bucketed
+from headrace.protocol.buckets import is_bucketed, is_own
 from headrace.protocol.expiry import FOREVER
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, Position
@@ -44,6 +46,7 @@ from headrace.storage.base import (
     Documents,
     Entry,
     Failed,
+    Published,
     Removed,
     Storage,
     Trimmed,
@@ -95,6 +98,8 @@ class Engine:
         self.removal = Removal(self)
         self.feeds = Feeds()
         self.buckets = Buckets(self)
+        self.space = Space(self)
+        self.snapshots = Snapshots(self)
         # Names whose last stream is gone, until that is durable.
         self.leaving: dict[str, Stream] = {}
         self._on_create: list[Callable[[Stream], None]] = []
@@ -105,8 +110,12 @@ class Engine:
         self._renewals.resume(self.take_documents(renewals.PREFIX), clock.now_ms())
         self.removal.finish()
         self.buckets.recover()
+        self.snapshots.recover()
         self.registry = Registry(self._registry_stream(), self.streams, storage, clock, self.limits)
         self.registry.correct()
+        for stream in list(self.streams.values()):
+            if stream.state.kept != stream.state.floor:
+                self.space.give_back(stream)
 
     def _recover(self) -> None:
         by_id: dict[int, Stream] = {}
@@ -116,7 +125,7 @@ class Engine:
             source = by_id[fork.source_id] if fork is not None else None
             stream = by_id[state.id] = Stream(state, found.log, source)
             if source is not None:
-                source.forks += 1
+                source.add_fork(stream)
             stream.born = True
             stream.visible_closed = state.closed
             for producer in (state.producers or {}).values():
@@ -125,7 +134,7 @@ class Engine:
             if superseded is not None:
                 self.removal.supersede(superseded)
             self.streams[state.name] = stream
-            if state.name != REGISTRY_NAME:
+            if not is_own(state.name):
                 self.stored_bytes += found.log.stored_bytes
             if not state.deleted:
                 self.expiring.add(stream)
@@ -238,11 +247,19 @@ class Engine:
                 self._existence_committed(stream, change, reply)
 
     def _existence_committed(
-        self, stream: Stream, change: Created | Removed | Trimmed, reply: Callable[[Change], None]
+        self,
+        stream: Stream,
+        change: Created | Removed | Trimmed | Published,
+        reply: Callable[[Change], None],
     ) -> None:
         name = stream.state.name
         if isinstance(change, Trimmed):
-            stream.state.floor = change.floor
+            stream.visible_floor = change.floor
+            self.space.give_back(stream)
+            return
+        if isinstance(change, Published):
+            self.snapshots.published(stream, change.snapshot)
+            reply(change)
             return
         if isinstance(change, Created):
             stream.born = True
@@ -258,6 +275,7 @@ class Engine:
             del self.leaving[name]
         if is_bucketed(name):
             self.buckets.departed(stream)
+            self.snapshots.forget(stream)
         reply(change)
         for listener in stream.listeners():
             listener.on_gone(stream)
@@ -294,7 +312,7 @@ class Engine:
     def start_position(self, stream: Stream, start: Position | str) -> Position:
         """Where a read begins; raises InvalidOffset or OffsetTrimmed."""
         if start == BEGINNING and stream is self.registry.stream:
-            return stream.state.floor
+            return stream.visible_floor
         return start_position(stream, start)
 
     def read(

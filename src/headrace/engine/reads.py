@@ -36,11 +36,14 @@ PartReply = Callable[[Range | HeadraceError | None], None]
 
 def start_position(stream: Stream, start: Position | str) -> Position:
     """Where a read begins, as far as a stream's state can tell."""
+    floor = stream.visible_floor
     if isinstance(start, str):
         if start != BEGINNING:
             return stream.visible
+        if stream.visible_snapshot is not None:
+            # The beginning is what the snapshot tells, wherever it stands.
+            raise OffsetTrimmed(floor.token())
         start = START
-    floor = stream.state.floor
     if start.bytes < floor.bytes:
         raise OffsetTrimmed(floor.token())
     if start > stream.visible:
@@ -65,7 +68,10 @@ class Reads:
             return
 
         def found(part: Range | HeadraceError | None) -> None:
-            if isinstance(part, HeadraceError):
+            if not isinstance(part, Range) and start < stream.visible_floor:
+                # Given up while it was being read.
+                reply(OffsetTrimmed(stream.visible_floor.token()))
+            elif isinstance(part, HeadraceError):
                 reply(part)
             elif part is None:
                 reply(InvalidOffset(f"The offset {start} is not one this stream returned."))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.engine.tails import Stream
-from headrace.protocol.buckets import is_bucketed
+from headrace.protocol.buckets import is_bucketed, is_own
 from headrace.storage.base import Change, Removed, ignore
 
 if TYPE_CHECKING:
@@ -50,16 +50,19 @@ class Removal:
             engine.leaving[source.state.name] = source
             gone = Removed(source.state, whole=True)
             engine.storage.commit(source.log, gone, (source, gone, ignore))
+        if stream.source is not None:
+            engine.space.give_back(stream.source)
 
     def _release(self, stream: Stream) -> list[Stream]:
         """Take a stream out; deleted sources whose last fork it was follow it."""
         engine = self._engine
         del engine.streams[stream.state.name]
-        engine.stored_bytes -= stream.log.stored_bytes
+        if not is_own(stream.state.name):
+            engine.stored_bytes -= stream.log.stored_bytes
         source = stream.source
         if source is None:
             return []
-        source.forks -= 1
+        source.drop_fork(stream)
         if source.forks or not source.state.deleted:
             return []
         return [source, *self._release(source)]
@@ -68,11 +71,12 @@ class Removal:
         """A younger stream has the name, so this one's deletion was under way: carry it out."""
         engine = self._engine
         stream.state.deleted = True
-        engine.stored_bytes -= stream.log.stored_bytes
+        if not is_own(stream.state.name):
+            engine.stored_bytes -= stream.log.stored_bytes
         whole = not stream.forks
         engine.storage.commit(stream.log, Removed(stream.state, whole=whole), None)
         if whole and stream.source is not None:
-            stream.source.forks -= 1
+            stream.source.drop_fork(stream)
 
     def finish(self) -> None:
         """A crash may have come between a fork's end and that of the source it held."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.protocol.offsets import Position
-from headrace.protocol.stream import StreamState
+from headrace.protocol.stream import Snapshot, StreamState
 from headrace.storage.base import Log
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ class Stream:
 
     __slots__ = (
         "born",
+        "branches",
         "feed",
         "forks",
+        "held",
         "log",
         "read_only",
         "readers",
@@ -42,6 +44,8 @@ class Stream:
         "state",
         "visible",
         "visible_closed",
+        "visible_floor",
+        "visible_snapshot",
         "watchers",
     )
 
@@ -51,14 +55,30 @@ class Stream:
         self.source = source
         self.forks = 0
         self.feed: Feed | None = None  # that of its bucket, once the stream is listed there
+        self.branches: dict[Stream, None] | None = None
         self.born = False  # its creation is durable, so readers may know of it
         self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail
         self.visible_closed = False
+        self.visible_floor: Position = state.floor
+        self.visible_snapshot: Snapshot | None = state.snapshot
+        # Positions from which on somebody is reading, and how many are.
+        self.held: dict[Position, int] | None = None
         # Ordered sets: they leave in any order, and are called in the order they came.
         # Live readers keep a sliding TTL from running out; watchers do not.
         self.readers: dict[TailListener, None] | None = None
         self.watchers: dict[TailListener, None] | None = None
+
+    def add_fork(self, fork: Stream) -> None:
+        if self.branches is None:
+            self.branches = {}
+        self.branches[fork] = None
+        self.forks += 1
+
+    def drop_fork(self, fork: Stream) -> None:
+        assert self.branches is not None, "a stream knows its forks"
+        del self.branches[fork]
+        self.forks -= 1
 
     def attach_reader(self, reader: TailListener) -> None:
         if self.readers is None:

@@ -219,6 +219,10 @@ class AsgiExchange:
         self._put(_Sender.end)
         self._finish()
 
+    def abort(self) -> None:
+        self._queue.clear()
+        self._finish()
+
     def hold(self, waiter: Waiter) -> None:
         if self._left:
             waiter.on_disconnect()

@@ -10,6 +10,7 @@ from headrace.clock import Clock
 from headrace.config import Config
 from headrace.engine.engine import Bounds, Engine
 from headrace.http import browser
+from headrace.http.bodies import Bodies
 from headrace.http.buckets import BucketRoutes
 from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
@@ -20,6 +21,7 @@ from headrace.http.metrics import Metrics
 from headrace.http.origin import Origins
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application
+from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.streams import StreamRoutes
 from headrace.http.surfaces import BaseSurface, BucketSurface
 from headrace.http.tails import TailRoutes
@@ -71,7 +73,9 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     application = Application(
         engine=engine,
         streams=StreamRoutes(engine, live, BaseSurface(origins, config.server.stream_root)),
-        buckets=_buckets(config, engine, live, origins),
+        buckets=_buckets(
+            config, engine, live, origins, Bodies(loop, config.http.body_timeout_secs)
+        ),
         tails=TailRoutes(engine, live),
         control=ControlRoutes(subscriptions, origins, config.server.stream_root),
         inspection=Inspection(engine, config.server.stream_root),
@@ -89,11 +93,15 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     return Assembly(application, subscriptions, storage)
 
 
-def _buckets(config: Config, engine: Engine, live: LiveReads, origins: Origins) -> BucketRoutes:
+def _buckets(
+    config: Config, engine: Engine, live: LiveReads, origins: Origins, bodies: Bodies
+) -> BucketRoutes:
     root = config.server.bucket_root.rstrip("/")
     surface = BucketSurface(engine.buckets, origins, root)
     own = frozenset({*OWN_NAMES, config.server.stream_root.split("/")[1]})
-    return BucketRoutes(engine, StreamRoutes(engine, live, surface), surface, root, own)
+    streams = StreamRoutes(engine, live, surface)
+    snapshots = SnapshotRoutes(engine, bodies, surface)
+    return BucketRoutes(engine, streams, snapshots, surface, root, own)
 
 
 def _storage(config: Config, loop: asyncio.AbstractEventLoop) -> Storage:
@@ -120,6 +128,7 @@ def _limits(config: Config) -> Limits:
         producers_max=limits.max_producers_per_stream,
         producer_receipts_max=limits.producer_receipts,
         read_chunk_bytes=limits.read_chunk_bytes,
+        snapshot_bytes_max=limits.max_snapshot_bytes,
     )
 
 

@@ -6,8 +6,16 @@ from collections.abc import Callable, Mapping
 
 from headrace.engine.buckets import Bucket
 from headrace.engine.engine import Engine
-from headrace.errors import BucketNotFound, HeadraceError, MethodNotAllowed, RouteNotFound
+from headrace.errors import (
+    BucketNotFound,
+    HeadraceError,
+    MethodNotAllowed,
+    RouteNotFound,
+    StreamDeleted,
+    StreamNotFound,
+)
 from headrace.http.exchange import Exchange, Request
+from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.streams import StreamRoutes
 from headrace.http.surfaces import BucketSurface
 from headrace.protocol import buckets, responses
@@ -33,12 +41,14 @@ class BucketRoutes:
         self,
         engine: Engine,
         streams: StreamRoutes,
+        snapshots: SnapshotRoutes,
         surface: BucketSurface,
         root: str,
         own: frozenset[str],
     ) -> None:
         self._engine = engine
         self._streams = streams
+        self._snapshots = snapshots
         self._surface = surface
         self._root = f"{root}/".encode()
         self._own = own
@@ -76,9 +86,30 @@ class BucketRoutes:
                 _call(self._listing, request, exchange, bucket_id)
             case [_]:
                 self._streams.handle(request, exchange, request.target[len(self._root) :])
-            case [stream_id, *_]:
+            case [stream_id, *below]:
                 buckets.check_bucket_id(bucket_id)
                 buckets.check_stream_id(bucket_id, stream_id)
+                try:
+                    self._below_stream(request, exchange, path, below)
+                except (StreamNotFound, StreamDeleted) as refusal:
+                    self._streams.refuse(exchange, refusal)
+
+    def _below_stream(
+        self, request: Request, exchange: Exchange, path: bytes, below: list[str]
+    ) -> None:
+        stream_path = b"/".join(path[len(self._root) :].split(b"/")[:2])
+        match below:
+            case ["snapshot"]:
+                stream = self._streams.find_visible(stream_path)
+                self._snapshots.latest(request, exchange, stream)
+            case ["snapshot", offset]:
+                stream = self._streams.find_visible(stream_path)
+                self._snapshots.one(request, exchange, stream, offset)
+            case ["bootstrap"]:
+                stream = self._streams.find_visible(stream_path)
+                query = request.target.partition(b"?")[2]
+                self._snapshots.bootstrap(request, exchange, stream, query)
+            case _:
                 raise RouteNotFound(path.decode("latin-1"))
 
     # -- buckets ---------------------------------------------------------------------------

@@ -9,12 +9,12 @@ METHODS = b"GET, POST, PUT, DELETE, HEAD, OPTIONS"
 REQUEST_HEADERS = (
     b"Content-Type, Authorization, If-None-Match, Stream-Seq, Stream-TTL, Stream-Expires-At, "
     b"Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, Stream-Fork-Sub-Offset, "
-    b"Producer-Id, Producer-Epoch, Producer-Seq, Last-Event-ID"
+    b"Stream-Snapshot-Match, Producer-Id, Producer-Epoch, Producer-Seq, Last-Event-ID"
 )
 EXPOSED_HEADERS = (
     b"Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
     b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Content-Type, "
-    b"Producer-Epoch, Producer-Seq, "
+    b"Stream-Snapshot-Offset, Repr-Digest, Producer-Epoch, Producer-Seq, "
     b"Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, Allow"
 )
 SECURITY = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"

@@ -89,6 +89,10 @@ class Exchange(Protocol):
 
     def end(self) -> None: ...
 
+    def abort(self) -> None:
+        """Break off, so that what was sent cannot be taken for a whole answer."""
+        ...
+
     def hold(self, waiter: Waiter) -> None:
         """`waiter` answers later and wants to hear of the client until then."""
         ...

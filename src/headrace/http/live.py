@@ -262,7 +262,7 @@ class EventReader:
             at_tail = self._position == stream.visible or self._held_at == stream.visible
             if at_tail and not stream.visible_closed:
                 break
-            if self._position < stream.state.floor:
+            if self._position < stream.visible_floor:
                 # Trimmed while this reader lagged: its next request is told so.
                 self._finish()
                 break

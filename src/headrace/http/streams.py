@@ -51,14 +51,18 @@ class StreamRoutes:
         try:
             handler(request, exchange, path, query)
         except (StreamNotFound, StreamDeleted) as refusal:
-            problem = responses.problem(self._surface.explain(refusal))
-            self._engine.settle(
-                refusal.stream,
-                lambda: exchange.respond(problem),
-                lambda error: exchange.respond(responses.problem(error)),
-            )
+            self.refuse(exchange, refusal)
 
-    def _find_visible(self, path: bytes) -> Stream:
+    def refuse(self, exchange: Exchange, refusal: StreamNotFound | StreamDeleted) -> None:
+        """That a stream is not there is said once it is certain."""
+        problem = responses.problem(self._surface.explain(refusal))
+        self._engine.settle(
+            refusal.stream,
+            lambda: exchange.respond(problem),
+            lambda error: exchange.respond(responses.problem(error)),
+        )
+
+    def find_visible(self, path: bytes) -> Stream:
         """A stream as readers know it: one whose creation is not durable is not there yet."""
         stream = self._engine.find(self._name(path))
         if not stream.born:
@@ -90,13 +94,18 @@ class StreamRoutes:
 
     def _head(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "head"
-        stream = self._find_visible(path)
+        stream = self.find_visible(path)
         exchange.respond(
-            responses.metadata(stream.state, stream.visible, closed=stream.visible_closed)
+            responses.metadata(
+                stream.state,
+                stream.visible,
+                closed=stream.visible_closed,
+                snapshot=stream.visible_snapshot,
+            )
         )
 
     def _read(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
-        stream = self._find_visible(path)
+        stream = self.find_visible(path)
         self.read(request, exchange, stream, parse_read(query.decode("latin-1")))
 
     def read(self, request: Request, exchange: Exchange, stream: Stream, read: Read) -> None:

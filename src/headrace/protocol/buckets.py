@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from headrace.errors import InvalidName, InvalidRequest
-from headrace.protocol.names import CONTROL_PREFIX, path_of
+from headrace.protocol.names import CONTROL_PREFIX, REGISTRY_NAME, path_of
 
 LISTING: Final = "streams"
 STREAM_ID_BYTES_MAX: Final = 122  # the draft's own bound, alone and with the bucket
@@ -29,6 +29,11 @@ def stream_name(bucket_id: str, stream_id: str) -> str:
 def is_bucketed(name: str) -> bool:
     """Whether a name of the engine's is a bucket's or that of a stream in one."""
     return name.startswith("/")
+
+
+def is_own(name: str) -> bool:
+    """Whether a stream is the server's own: the registry, or a bucket itself."""
+    return name == REGISTRY_NAME or (is_bucketed(name) and "/" not in name[1:])
 
 
 def ids_of(name: str) -> tuple[str, str]:

@@ -16,8 +16,9 @@ from headrace.errors import HeadraceError
 from headrace.protocol import framed as framed_body
 from headrace.protocol.headers import format_time
 from headrace.protocol.json_mode import response_body
-from headrace.protocol.offsets import Position
-from headrace.protocol.stream import AlreadyClosed, Appended, Repeated, StreamState
+from headrace.protocol.offsets import BEGINNING, Position
+from headrace.protocol.snapshots import repr_digest
+from headrace.protocol.stream import AlreadyClosed, Appended, Repeated, Snapshot, StreamState
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
@@ -33,6 +34,7 @@ REASONS: Final = {
     201: b"Created",
     204: b"No Content",
     304: b"Not Modified",
+    307: b"Temporary Redirect",
     308: b"Permanent Redirect",
     400: b"Bad Request",
     401: b"Unauthorized",
@@ -56,6 +58,7 @@ OK: Final = 200
 CREATED: Final = 201
 NO_CONTENT: Final = 204
 NOT_MODIFIED: Final = 304
+TEMPORARY_REDIRECT: Final = 307
 PERMANENT_REDIRECT: Final = 308
 WITHOUT_BODY: Final = frozenset({NO_CONTENT, NOT_MODIFIED})
 
@@ -80,6 +83,11 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.RouteNotFound: Problem(404, "not-found", "Not found"),
     errors.StreamDeleted: Problem(410, "stream-deleted", "Stream deleted"),
     errors.OffsetTrimmed: Problem(410, "offset-trimmed", "History no longer kept"),
+    errors.OffsetBeyondTail: Problem(409, "offset-beyond-tail", "Offset beyond the tail"),
+    errors.SnapshotNotFound: Problem(404, "snapshot-not-found", "Snapshot not found"),
+    errors.SnapshotInUse: Problem(409, "snapshot-in-use", "Snapshot in use"),
+    errors.SnapshotMismatch: Problem(409, "snapshot-mismatch", "Another snapshot"),
+    errors.SnapshotTooLarge: Problem(413, "snapshot-too-large", "Snapshot too large"),
     errors.NameTaken: Problem(409, "name-taken", "Name still in use"),
     errors.SourceDeleted: Problem(409, "source-deleted", "Source deleted"),
     errors.ConfigurationMismatch: Problem(409, "stream-exists", "Stream exists"),
@@ -113,6 +121,7 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.Draining: Problem(503, "draining", "Shutting down"),
 }
 
+_SNAPSHOT_OFFSET: Final = "Stream-Snapshot-Offset"
 _NO_STORE: Final = b"Cache-Control: no-store\r\n"
 _CLOSED: Final = b"Stream-Closed: true\r\n"
 _UP_TO_DATE: Final = b"Stream-Up-To-Date: true\r\n"
@@ -168,7 +177,9 @@ def deleted() -> Response:
     return Response(NO_CONTENT, _NO_STORE)
 
 
-def metadata(state: StreamState, tail: Position, *, closed: bool) -> Response:
+def metadata(
+    state: StreamState, tail: Position, *, closed: bool, snapshot: Snapshot | None = None
+) -> Response:
     """HEAD: what a stream is, and where its tail stands."""
     headers = line("Content-Type", state.config.content_type) + _APPENDED % tail
     lifetime = state.config.lifetime
@@ -178,7 +189,46 @@ def metadata(state: StreamState, tail: Position, *, closed: bool) -> Response:
         headers += line("Stream-Expires-At", format_time(lifetime.expires_at_ms))
     if closed:
         headers += _CLOSED
+    if snapshot is not None:
+        headers += line(_SNAPSHOT_OFFSET, snapshot.offset.token())
     return Response(OK, headers)
+
+
+def snapshot_published(snapshot: Snapshot) -> Response:
+    return Response(NO_CONTENT, _snapshot_lines(snapshot))
+
+
+def snapshot(snapshot: Snapshot, *, up_to_date: bool) -> Response:
+    """The head of a snapshot; its bytes follow."""
+    headers = line("Content-Type", snapshot.content_type) + _snapshot_lines(snapshot)
+    return Response(OK, headers + _up_to_date(up_to_date))
+
+
+def _snapshot_lines(snapshot: Snapshot) -> bytes:
+    return (
+        line(_SNAPSHOT_OFFSET, snapshot.offset.token())
+        + line("Repr-Digest", repr_digest(snapshot))
+        + _APPENDED % snapshot.offset
+    )
+
+
+def _up_to_date(value: bool) -> bytes:
+    return _UP_TO_DATE if value else b"Stream-Up-To-Date: false\r\n"
+
+
+def redirect(location: str, offset: Position) -> Response:
+    headers = line("Location", location) + line(_SNAPSHOT_OFFSET, offset.token()) + _NO_STORE
+    return Response(TEMPORARY_REDIRECT, headers)
+
+
+def bootstrap(
+    content_type: str, snapshot_offset: Position | None, tail: Position, *, closed: bool
+) -> Response:
+    """The head of a bootstrap, which ends at the tail it was begun at."""
+    offset = BEGINNING if snapshot_offset is None else snapshot_offset.token()
+    headers = line("Content-Type", content_type) + line(_SNAPSHOT_OFFSET, offset)
+    headers += _APPENDED % tail + _UP_TO_DATE
+    return Response(OK, headers + _CLOSED if closed else headers)
 
 
 def read(

@@ -47,6 +47,16 @@ class StreamConfig:
     fork: ForkOrigin | None = None
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """What stands for everything before `offset`; its bytes are in a blob of their own."""
+
+    offset: Position
+    content_type: str
+    size_bytes: int
+    digest: bytes
+    blob_id: int
+
+
 class StreamState:
     """Everything about one stream but its bytes."""
 
@@ -58,9 +68,11 @@ class StreamState:
         "floor",
         "id",
         "is_json",
+        "kept",
         "media_type",
         "name",
         "producers",
+        "snapshot",
         "stream_seq",
         "tail",
         "touched_ms",
@@ -74,7 +86,11 @@ class StreamState:
         self.media_type = media_type(config.content_type)
         self.is_json = self.media_type == JSON
         self.tail: Position = config.fork.point if config.fork else START
+        # Reads begin at the floor or behind it; bytes before `kept` are no longer stored. Forks
+        # may need more than clients may read: kept <= floor.
         self.floor: Position = START
+        self.kept: Position = START
+        self.snapshot: Snapshot | None = None
         self.closed = False
         self.stream_seq: bytes | None = None
         self.producers: dict[bytes, ProducerState] | None = None

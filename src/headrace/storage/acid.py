@@ -40,9 +40,11 @@ from headrace.storage.base import (
     Failed,
     Log,
     Recovered,
+    Released,
     Removed,
     ignore,
 )
+from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.committer import result_or_error
 from headrace.storage.disk import Disk, RealDisk
 from headrace.storage.tailed import TailedLog
@@ -118,6 +120,7 @@ class AcidStorage:
         self._shards = [Shard(directory / name, loop) for name in names]
         self._disk.open(READY, create=True).close()
         self._disk.sync_directory("acid")
+        self.blobs: Blobs = DiskBlobs(self._disk, sync=True)
         self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
         self._live_bytes = 0
@@ -197,6 +200,9 @@ class AcidStorage:
         added = change.initial if isinstance(change, Created) else change
         if isinstance(change, Removed) and change.whole:
             self._live_bytes -= log.stored_bytes
+        if isinstance(change, Released):
+            self._live_bytes -= change.freed_bytes
+            log.release(change.kept)
         if isinstance(added, Appended):
             log.append(added)
             self._live_bytes += len(added.data)

@@ -108,6 +108,13 @@ def restore_receipts(state: ProducerState, payloads: list[bytes]) -> None:
         seq -= 1
 
 
+def chunk_end(key: bytes, value: bytes) -> int:
+    """The byte behind a chunk."""
+    _, count = _CHUNK.unpack_from(value, _CRC.size)
+    data_bytes = len(value) - _CRC.size - _CHUNK.size - 4 * count
+    return int(_DATA_KEY.unpack(key)[1] + data_bytes)
+
+
 def encode_chunk(start: Position, lengths: list[int], data: bytes) -> bytes:
     head = _CHUNK.pack(start.messages, len(lengths))
     return head + struct.pack(f"<{len(lengths)}I", *lengths) + data

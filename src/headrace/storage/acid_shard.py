@@ -9,19 +9,28 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import lmdb
-import msgspec
 
 from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders, ProducerState
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage import acid_records as records
-from headrace.storage.base import Adopted, Change, Created, Documents, Entry, Range, Trimmed
+from headrace.storage.base import (
+    Adopted,
+    Change,
+    Created,
+    Documents,
+    Entry,
+    Range,
+    Released,
+    Removed,
+)
 from headrace.storage.committer import Committer
 from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
 CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
+CLEARED_AT_ONCE_MAX: Final = 1000  # appends of the same batch wait for so many deletes at most
 RECEIPT_SLOTS: Final = 256  # the most that limits.producer_receipts may ask for
 
 
@@ -31,6 +40,16 @@ class Work(NamedTuple):
     state: StreamState
     change: Change
     head: HeadRecord
+
+
+class Clearance(NamedTuple):
+    """Chunks of a stream that end at or before a byte and are to go, as many at once as is good."""
+
+    stream_id: int
+    before: int
+
+
+AnyWork = Work | Documents | Clearance
 
 
 @contextmanager
@@ -44,6 +63,7 @@ def unreadable(path: Path) -> Iterator[None]:
 
 class Shard:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._path = path
         with unreadable(path):
             self._environment = lmdb.open(
@@ -56,24 +76,26 @@ class Shard:
             # What a kill left in the page cache looks committed: make it so before it is served.
             self._environment.sync(True)
             self._databases = {n: self._environment.open_db(n) for n in records.DATABASES}
-        self.committer: Committer[Work | Documents] = Committer(
-            loop, "headrace-commit", self._write
-        )
+        self.committer: Committer[AnyWork] = Committer(loop, "headrace-commit", self._write)
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
-        head = head_of(state)
-        if isinstance(change, Trimmed):
-            head = msgspec.structs.replace(head, floor=change.floor)
-        self.committer.add(Work(state, change, head), entry)
+        self.committer.add(Work(state, change, head_of(state)), entry)
 
     def keep(self, documents: Documents) -> None:
         self.committer.add(documents, None)
 
-    def _write(self, batch: list[Work | Documents]) -> None:
+    def _write(self, batch: list[AnyWork]) -> None:
         """On the committer's thread: one transaction, synced when this returns."""
-        if batch:
-            with self._environment.begin(write=True) as transaction:
-                Writer(transaction, self._databases).write(batch)
+        if not batch:
+            return
+        with self._environment.begin(write=True) as transaction:
+            unfinished = Writer(transaction, self._databases).write(batch)
+        if unfinished:
+            self._loop.call_soon_threadsafe(self._go_on, unfinished)
+
+    def _go_on(self, unfinished: list[Clearance]) -> None:
+        for clearance in unfinished:
+            self.committer.add(clearance, None)
 
     def used_bytes(self) -> int:
         """What the environment's file takes on disk."""
@@ -106,6 +128,9 @@ class Shard:
                 stream_id = int.from_bytes(key, "big")
                 state = decode_state(stream_id, stream, records.unseal("heads", key, head))
                 self._recover_producers(transaction, key, state)
+                if state.kept.bytes:
+                    # The run before this one may have stopped in the middle of it.
+                    self.committer.add(Clearance(state.id, state.kept.bytes), None)
                 yield state
             for name in (b"streams", b"heads"):
                 if transaction.stat(self._databases[name])["entries"] != count:
@@ -147,10 +172,15 @@ class Writer:
         self._databases = databases
         self._pieces: dict[int, list[Appended]] = {}
         self._gone: set[int] = set()
+        self._unfinished: list[Clearance] = []
 
-    def write(self, batch: list[Work | Documents]) -> None:
+    def write(self, batch: list[AnyWork]) -> list[Clearance]:
+        """What is left to do is returned, so that it can wait until others have had their turn."""
         heads: dict[int, HeadRecord] = {}
         for work in batch:
+            if isinstance(work, Clearance):
+                self._clear(work)
+                continue
             if not isinstance(work, Work):
                 self._keep(work)
                 continue
@@ -162,12 +192,12 @@ class Writer:
                 key = records.stream_key(state.id)
                 self._put(b"streams", key, encode_stream(state))
                 self._append(state, change.initial)
-            elif isinstance(change, Trimmed):
+            elif isinstance(change, Released):
                 self._flush(state.id)
-                self._delete_data(state.id, change.floor.bytes)
+                self._clear(Clearance(state.id, change.kept.bytes))
             elif isinstance(change, Adopted):
                 self._adopt_producers(state)
-            elif change.whole:
+            elif isinstance(change, Removed) and change.whole:
                 self._pieces.pop(state.id, None)
                 self._delete_stream(state.id)
                 self._gone.add(state.id)
@@ -176,6 +206,7 @@ class Writer:
         for stream_id, head in heads.items():
             if stream_id not in self._gone:
                 self._put(b"heads", records.stream_key(stream_id), encode_head(head))
+        return self._unfinished
 
     def _keep(self, documents: Documents) -> None:
         for name, value in documents.items():
@@ -235,22 +266,17 @@ class Writer:
     def _put(self, database: bytes, key: bytes, payload: bytes) -> None:
         self._transaction.put(key, records.seal(key, payload), db=self._databases[database])
 
-    def _delete_data(self, stream_id: int, before: int) -> None:
-        """Chunks that end at or before the byte `before`."""
+    def _clear(self, clearance: Clearance) -> None:
+        prefix = records.stream_key(clearance.stream_id)
         cursor = self._transaction.cursor(self._databases[b"data"])
-        prefix = records.stream_key(stream_id)
         found = cursor.set_range(prefix)
-        previous: bytes | None = None
-        while found and cursor.key().startswith(prefix):
-            key = cursor.key()
-            if int.from_bytes(key[8:], "big") > before:
-                break
-            if previous is not None:
-                self._transaction.delete(previous, db=self._databases[b"data"])
-                cursor = self._transaction.cursor(self._databases[b"data"])
-                cursor.set_key(key)
-            previous = key
-            found = cursor.next()
+        for _ in range(CLEARED_AT_ONCE_MAX):
+            if not found or not cursor.key().startswith(prefix):
+                return
+            if records.chunk_end(cursor.key(), cursor.value()) > clearance.before:
+                return
+            found = cursor.delete()
+        self._unfinished.append(clearance)
 
     def _delete_stream(self, stream_id: int) -> None:
         prefix = records.stream_key(stream_id)

@@ -14,7 +14,8 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.protocol.offsets import Position
-from headrace.protocol.stream import Appended, StreamState
+from headrace.protocol.stream import Appended, Snapshot, StreamState
+from headrace.storage.blobs import Blobs
 
 Lengths = Sequence[int]
 
@@ -82,7 +83,7 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """A change: history before `floor` is given up."""
+    """A change: clients read from `floor` on."""
 
     state: StreamState
     floor: Position
@@ -94,7 +95,22 @@ class Adopted(msgspec.Struct, frozen=True):
     state: StreamState
 
 
-Change = Appended | Created | Removed | Trimmed | Adopted
+class Published(msgspec.Struct, frozen=True):
+    """A change: `snapshot`, whose blob is stored, takes the place of what came before it."""
+
+    state: StreamState
+    snapshot: Snapshot
+
+
+class Released(msgspec.Struct, frozen=True):
+    """A change: nobody needs the bytes before `kept`; `freed_bytes` of them are this log's own."""
+
+    state: StreamState
+    kept: Position
+    freed_bytes: int
+
+
+Change = Appended | Created | Removed | Trimmed | Published | Released | Adopted
 Documents = Mapping[str, bytes | None]
 """Values kept by name beside the streams, of whatever is not a stream; None takes one away."""
 Entry = tuple[Any, Any, Any]
@@ -110,6 +126,11 @@ class Recovered(msgspec.Struct):
 
 class Storage(Protocol):
     """One storage mode."""
+
+    @property
+    def blobs(self) -> Blobs:
+        """Where snapshots are."""
+        ...
 
     @property
     def refusal(self) -> HeadraceError | None:

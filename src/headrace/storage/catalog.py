@@ -47,6 +47,7 @@ class CatalogEntry(msgspec.Struct, array_like=True, tag=1):
     producers: ProducerRecords = []
     blocks: int = 0
     lengths_bytes: int = 0
+    first_block: int = 0
 
 
 class DocumentEntry(msgspec.Struct, array_like=True, tag=2):
@@ -104,7 +105,12 @@ def entry_of(state: StreamState, sizes: Sizes) -> CatalogEntry:
         producer_records(state),
         sizes.blocks,
         sizes.lengths_bytes,
+        sizes.first_block,
     )
+
+
+def sizes_of(entry: CatalogEntry) -> Sizes:
+    return Sizes(entry.blocks, entry.lengths_bytes, entry.first_block)
 
 
 def state_of(entry: CatalogEntry) -> StreamState:

@@ -14,18 +14,27 @@ from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage import stream_files
-from headrace.storage.catalog import Catalog, CatalogEntry, DocumentEntry, entry_of, state_of
+from headrace.storage.catalog import (
+    Catalog,
+    CatalogEntry,
+    DocumentEntry,
+    entry_of,
+    sizes_of,
+    state_of,
+)
 from headrace.storage.disk import Disk
 from headrace.storage.frames import (
     AdoptFrame,
     AppendFrame,
+    BlobFrame,
     CreateFrame,
     DocumentsFrame,
     Frame,
     RemoveFrame,
+    apply_frame,
+    created_state,
 )
-from headrace.storage.records import new_state
-from headrace.storage.stream_files import Sizes, StreamWriter
+from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader, StreamWriter, Void
 from headrace.storage.tailed import base_of
 
 SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
@@ -51,13 +60,13 @@ class Checkpointer:
         self._limits = limits
         self._sync = sync
         self._streams = {
-            entry.id: _Stream(state_of(entry), Sizes(entry.blocks, entry.lengths_bytes))
+            entry.id: _Stream(state_of(entry), sizes_of(entry))
             for entry in catalog.load().streams.values()
         }
         self._documents: dict[str, bytes | None] = {}
 
-    def run(self, numbered: Iterable[tuple[int, Frame]]) -> dict[int, tuple[Position, int]]:
-        """Carry frames over; where each stream's files then end, and their number of blocks."""
+    def run(self, numbered: Iterable[tuple[int, Frame]]) -> dict[int, tuple[Position, Sizes]]:
+        """Carry frames over; where each stream's files then end, and their sizes."""
         applied_lsn = self._catalog.current.applied_lsn
         for lsn, frame in numbered:
             if lsn > applied_lsn:
@@ -65,6 +74,7 @@ class Checkpointer:
                 applied_lsn = lsn
         dirty = [stream for stream in self._streams.values() if stream.dirty]
         self._write_files([stream for stream in dirty if stream.changes and not stream.gone])
+        voids = [(stream.state.id, self._find_void(stream)) for stream in dirty if not stream.gone]
         documents = [DocumentEntry(name, value) for name, value in self._documents.items()]
         self._catalog.commit([*map(self._entry, dirty), *documents], applied_lsn)
         self._documents.clear()
@@ -76,13 +86,31 @@ class Checkpointer:
                 stream_files.remove(self._disk, stream.state.id)
                 del self._streams[stream.state.id]
             else:
-                flushed[stream.state.id] = (stream.state.tail, stream.sizes.blocks)
+                flushed[stream.state.id] = (stream.state.tail, stream.sizes)
+        for stream_id, void in voids:
+            if void is not None:
+                stream_files.give_back(self._disk, stream_id, void)
         return flushed
+
+    def _find_void(self, stream: _Stream) -> Void | None:
+        """What a stream's files hold that nobody needs, if that is more than was known."""
+        state, sizes = stream.state, stream.sizes
+        base_bytes = base_of(state).bytes
+        if state.kept.bytes <= base_bytes or sizes.first_block == sizes.blocks:
+            return None
+        reader = StreamReader(self._disk, state.id, base_bytes, sizes)
+        try:
+            void = reader.void_before(state.kept.bytes)
+        finally:
+            reader.close()
+        if void.blocks == sizes.first_block:
+            return None
+        stream.sizes = sizes._replace(first_block=void.blocks)
+        return void
 
     def _apply(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
-            state = new_state(frame.stream_id, frame.stream)
-            self._streams[frame.stream_id] = _Stream(state, Sizes())
+            self._streams[frame.stream_id] = _Stream(created_state(frame), NO_FILES)
             self._append(frame.initial)
         elif isinstance(frame, AppendFrame):
             self._append(frame)
@@ -97,8 +125,9 @@ class Checkpointer:
             frame.restore(stream.state)
             stream.dirty = True
         else:
+            assert not isinstance(frame, BlobFrame), "blobs stand in exports only"
             stream = self._streams[frame.stream_id]
-            stream.state.floor = Position(*frame.floor)
+            apply_frame(stream.state, frame)
             stream.dirty = True
 
     def _append(self, frame: AppendFrame) -> None:

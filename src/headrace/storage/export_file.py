@@ -22,7 +22,7 @@ import msgspec
 
 from headrace.storage import frames
 from headrace.storage.disk import DiskFile, RealDisk
-from headrace.storage.frames import AppendFrame, Frame
+from headrace.storage.frames import AppendFrame, BlobFrame, Frame
 
 MAGIC: Final = b"HREXPRT1"
 _SUMMARY = struct.Struct("<II")  # crc, length
@@ -80,7 +80,7 @@ def _batches(found: Iterable[Frame]) -> Iterator[list[Frame]]:
     size = 0
     for frame in found:
         batch.append(frame)
-        size += len(frame.data) if isinstance(frame, AppendFrame) else 0
+        size += len(frame.data) if isinstance(frame, AppendFrame | BlobFrame) else 0
         if size >= BATCH_BYTES or len(batch) >= BATCH_FRAMES_MAX:
             yield batch
             batch, size = [], 0

@@ -34,26 +34,30 @@ from headrace.storage.base import (
     Log,
     Range,
     Recovered,
+    Released,
     Removed,
     ignore,
 )
-from headrace.storage.catalog import Catalog, apply_documents, state_of
+from headrace.storage.blobs import Blobs, DiskBlobs
+from headrace.storage.catalog import Catalog, apply_documents, sizes_of, state_of
 from headrace.storage.checkpoint import Checkpointer
 from headrace.storage.committer import Committer, result_or_error
 from headrace.storage.disk import Disk
 from headrace.storage.frames import (
     AdoptFrame,
     AppendFrame,
+    BlobFrame,
     CreateFrame,
     DocumentsFrame,
     Frame,
     RemoveFrame,
+    apply_frame,
+    created_state,
     documents_frame,
     frame_of,
 )
 from headrace.storage.journal import SEGMENT_BYTES, Journal
-from headrace.storage.records import new_state
-from headrace.storage.stream_files import StreamReader
+from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader
 from headrace.storage.tailed import TailedLog
 
 logger = logging.getLogger(__name__)
@@ -68,24 +72,24 @@ LOOK_EVERY_BYTES: Final = 256 * 1024
 class FileLog(TailedLog):
     """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
 
-    __slots__ = ("_blocks", "_disk", "flushed")
+    __slots__ = ("_disk", "_sizes", "flushed")
 
     def __init__(
-        self, disk: Disk, state: StreamState, parent: FileLog | None, blocks: int = 0
+        self, disk: Disk, state: StreamState, parent: FileLog | None, sizes: Sizes = NO_FILES
     ) -> None:
         super().__init__(state, parent)
         self._disk = disk
-        self._blocks = blocks
+        self._sizes = sizes
         self.flushed: Position = state.tail
 
-    def flush(self, end: Position, blocks: int) -> None:
+    def flush(self, end: Position, sizes: Sizes) -> None:
         """A checkpoint has everything up to `end` in files: less has to be in memory."""
         self.flushed = end
-        self._blocks = blocks
+        self._sizes = sizes
         self.tail.forget(max(0, end.bytes - self.tail.base.bytes - HOT_BYTES_MAX))
 
     def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
-        reader = StreamReader(self._disk, self.state.id, self.base.bytes, self._blocks)
+        reader = StreamReader(self._disk, self.state.id, self.base.bytes, self._sizes)
 
         def read() -> Range | None:
             try:
@@ -116,6 +120,7 @@ class FileStorage:
         self._catalog = Catalog(disk, sync=sync)
         self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
         disk.make_directory(stream_files.DIRECTORY)
+        self.blobs: Blobs = DiskBlobs(disk, sync=sync)
         self._note_syncing()
         self._committer: Committer[Frame] = Committer(loop, "headrace-journal", self._write)
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
@@ -155,7 +160,7 @@ class FileStorage:
             state = state_of(entry)
             fork = state.config.fork
             parent = self._logs[fork.source_id] if fork is not None else None
-            self._logs[state.id] = FileLog(self._disk, state, parent, entry.blocks)
+            self._logs[state.id] = FileLog(self._disk, state, parent, sizes_of(entry))
         for _, frame in self._journal.recover(self._catalog.current.applied_lsn):
             self._replay(frame)
         for log in self._logs.values():
@@ -167,7 +172,7 @@ class FileStorage:
 
     def _replay(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
-            state = new_state(frame.stream_id, frame.stream)
+            state = created_state(frame)
             state.tail = Position(*frame.initial.start)
             fork = state.config.fork
             parent = self._logs[fork.source_id] if fork is not None else None
@@ -189,7 +194,10 @@ class FileStorage:
         elif isinstance(frame, AdoptFrame):
             frame.restore(self._logs[frame.stream_id].state)
         else:
-            self._logs[frame.stream_id].state.floor = Position(*frame.floor)
+            assert not isinstance(frame, BlobFrame), "blobs stand in exports only"
+            log = self._logs[frame.stream_id]
+            apply_frame(log.state, frame)
+            log.release(log.state.kept)
 
     def _forget(self, log: FileLog) -> None:
         """A stream is gone whole: nothing of it needs to get into files any more."""
@@ -252,6 +260,8 @@ class FileStorage:
             self._look_for_room(len(added.data))
         if isinstance(change, Removed) and change.whole:
             self._forget(log)
+        if isinstance(change, Released):
+            log.release(change.kept)
         self._committer.add(frame_of(log.state, change), entry)
 
     def _look_for_room(self, byte_count: int) -> None:
@@ -294,7 +304,7 @@ class FileStorage:
         future = self._loop.run_in_executor(self._workers, self._checkpoint)
         future.add_done_callback(self._checkpointed)
 
-    def _checkpoint(self) -> tuple[int, dict[int, tuple[Position, int]]]:
+    def _checkpoint(self) -> tuple[int, dict[int, tuple[Position, Sizes]]]:
         """On a worker: full segments into stream files and catalog."""
         # A sync that failed must not be tried again: it would succeed and mean nothing.
         self._checkpoints_are_sound = False
@@ -310,18 +320,18 @@ class FileStorage:
         return self._catalog.current.applied_lsn, flushed
 
     def _checkpointed(
-        self, finished: asyncio.Future[tuple[int, dict[int, tuple[Position, int]]]]
+        self, finished: asyncio.Future[tuple[int, dict[int, tuple[Position, Sizes]]]]
     ) -> None:
         error = finished.exception()
         if error is not None:
             self._committer.fail(error)
             return
         applied_lsn, flushed = finished.result()
-        for stream_id, (end, blocks) in flushed.items():
+        for stream_id, (end, sizes) in flushed.items():
             log = self._logs.get(stream_id)
             if log is not None:
                 self._pinned_bytes -= end.bytes - log.flushed.bytes
-                log.flush(end, blocks)
+                log.flush(end, sizes)
         self._committer.run(lambda: self._journal.release(applied_lsn), self._released)
 
     def _released(self) -> None:

@@ -17,16 +17,29 @@ import msgspec
 from headrace.errors import StoredBytesDamaged
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
+from headrace.protocol.snapshots import apply_publish
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.base import Adopted, Change, Created, Documents, Trimmed
+from headrace.storage.base import (
+    Adopted,
+    Change,
+    Created,
+    Documents,
+    Published,
+    Released,
+    Trimmed,
+)
 from headrace.storage.records import (
     HeadRecord,
     ProducerRecords,
+    SnapshotRecord,
     StreamRecord,
     head_of,
+    new_state,
     producer_records,
     restore_head,
     restore_producers,
+    snapshot_of,
+    snapshot_record,
     stream_record,
 )
 
@@ -71,6 +84,7 @@ class CreateFrame(msgspec.Struct, array_like=True, tag=2):
     stream_id: int
     stream: StreamRecord
     initial: AppendFrame
+    snapshot: SnapshotRecord | None = None  # what a fork inherits
 
 
 class RemoveFrame(msgspec.Struct, array_like=True, tag=3):
@@ -87,6 +101,23 @@ class DocumentsFrame(msgspec.Struct, array_like=True, tag=5):
     documents: dict[str, bytes | None]
 
 
+class PublishFrame(msgspec.Struct, array_like=True, tag=6):
+    stream_id: int
+    snapshot: SnapshotRecord
+
+
+class ReleaseFrame(msgspec.Struct, array_like=True, tag=7):
+    stream_id: int
+    kept: tuple[int, int]
+
+
+class BlobFrame(msgspec.Struct, array_like=True, tag=8):
+    """The bytes of a snapshot; in exports only, a data directory has files for them."""
+
+    blob_id: int
+    data: bytes
+
+
 class AdoptFrame(msgspec.Struct, array_like=True, tag=9):
     stream_id: int
     head: HeadRecord
@@ -97,7 +128,10 @@ class AdoptFrame(msgspec.Struct, array_like=True, tag=9):
         restore_producers(state, self.producers)
 
 
-Frame = AppendFrame | CreateFrame | RemoveFrame | TrimFrame | DocumentsFrame | AdoptFrame
+StateFrame = TrimFrame | PublishFrame | ReleaseFrame
+Frame = (
+    AppendFrame | CreateFrame | RemoveFrame | DocumentsFrame | AdoptFrame | BlobFrame | StateFrame
+)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
@@ -105,25 +139,51 @@ _decode = msgspec.msgpack.Decoder(Frame).decode
 def frame_of(state: StreamState, change: Change) -> Frame:
     """`state` is already what the change made of it."""
     if isinstance(change, Appended):
-        return _append_frame(state.id, change, state.written_ms)
+        return _append_frame(state, change)
     if isinstance(change, Created):
-        initial = _append_frame(state.id, change.initial, state.written_ms)
-        return CreateFrame(state.id, stream_record(state), initial)
+        initial = _append_frame(state, change.initial)
+        return CreateFrame(state.id, stream_record(state), initial, snapshot_record(state.snapshot))
     if isinstance(change, Trimmed):
         return TrimFrame(state.id, change.floor)
+    if isinstance(change, Published):
+        record = snapshot_record(change.snapshot)
+        assert record is not None, "a snapshot is published"
+        return PublishFrame(state.id, record)
+    if isinstance(change, Released):
+        return ReleaseFrame(state.id, change.kept)
     if isinstance(change, Adopted):
         return AdoptFrame(state.id, head_of(state), producer_records(state))
     return RemoveFrame(state.id, change.whole)
+
+
+def created_state(frame: CreateFrame) -> StreamState:
+    """A stream as it was when it was created, before its first content."""
+    state = new_state(frame.stream_id, frame.stream)
+    inherited = snapshot_of(frame.snapshot)
+    if inherited is not None:
+        apply_publish(state, inherited)
+    return state
+
+
+def apply_frame(state: StreamState, frame: StateFrame) -> None:
+    if isinstance(frame, TrimFrame):
+        state.floor = Position(*frame.floor)
+    elif isinstance(frame, ReleaseFrame):
+        state.kept = Position(*frame.kept)
+    else:
+        snapshot = snapshot_of(frame.snapshot)
+        assert snapshot is not None, "a frame that publishes has a snapshot"
+        apply_publish(state, snapshot)
 
 
 def documents_frame(documents: Documents) -> DocumentsFrame:
     return DocumentsFrame(dict(documents))
 
 
-def _append_frame(stream_id: int, change: Appended, now_ms: int) -> AppendFrame:
+def _append_frame(state: StreamState, change: Appended) -> AppendFrame:
     return AppendFrame(
-        stream_id,
-        now_ms,
+        state.id,
+        state.written_ms,
         change.start,
         change.lengths,
         change.data,

@@ -22,9 +22,10 @@ from headrace.storage.base import (
     Log,
     Range,
     Recovered,
-    Trimmed,
+    Released,
     ignore,
 )
+from headrace.storage.blobs import Blobs, MemoryBlobs
 from headrace.storage.ranges import clip, read_on
 
 
@@ -116,6 +117,11 @@ class MemoryLog:
         if count:
             self.trim(Position(self.base.messages + count, self.ends[count - 1]))
 
+    def release(self, kept: Position) -> None:
+        """Nobody needs what comes before `kept`, a boundary."""
+        if kept.bytes > self.base.bytes:
+            self.trim(kept)
+
     def trim(self, floor: Position) -> None:
         count = bisect_right(self.ends, floor.bytes)
         del self.data[: floor.bytes - self.base.bytes]
@@ -133,6 +139,9 @@ class MemoryStorage:
     """Commits in the caller's own stack frame."""
 
     refusal: HeadraceError | None = None
+
+    def __init__(self) -> None:
+        self.blobs: Blobs = MemoryBlobs()
 
     def start(
         self,
@@ -157,8 +166,8 @@ class MemoryStorage:
             own.append(change)
         elif type(change) is Created:
             own.append(change.initial)
-        elif type(change) is Trimmed:
-            own.trim(change.floor)
+        elif type(change) is Released:
+            own.release(change.kept)
         if entry is not None:
             self._committed((entry,))
 

@@ -8,7 +8,7 @@ from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.protocol.requests import ForkRequest
-from headrace.protocol.stream import ForkOrigin, StreamConfig, StreamState
+from headrace.protocol.stream import ForkOrigin, Snapshot, StreamConfig, StreamState
 
 _pack = msgspec.msgpack.encode
 
@@ -34,6 +34,14 @@ class StreamRecord(msgspec.Struct, array_like=True):
     fork: ForkRecord | None
 
 
+class SnapshotRecord(msgspec.Struct, array_like=True, frozen=True):
+    offset: tuple[int, int]
+    content_type: str
+    size_bytes: int
+    digest: bytes
+    blob_id: int
+
+
 class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
     tail: tuple[int, int]
     floor: tuple[int, int]
@@ -41,6 +49,8 @@ class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
     deleted: bool
     stream_seq: bytes | None
     written_ms: int
+    kept: tuple[int, int] = (0, 0)
+    snapshot: SnapshotRecord | None = None
 
 
 def stream_record(state: StreamState) -> StreamRecord:
@@ -68,7 +78,38 @@ def _fork_record(fork: ForkOrigin) -> ForkRecord:
 
 def head_of(state: StreamState) -> HeadRecord:
     return HeadRecord(
-        state.tail, state.floor, state.closed, state.deleted, state.stream_seq, state.written_ms
+        state.tail,
+        state.floor,
+        state.closed,
+        state.deleted,
+        state.stream_seq,
+        state.written_ms,
+        state.kept,
+        snapshot_record(state.snapshot),
+    )
+
+
+def snapshot_record(snapshot: Snapshot | None) -> SnapshotRecord | None:
+    if snapshot is None:
+        return None
+    return SnapshotRecord(
+        snapshot.offset,
+        snapshot.content_type,
+        snapshot.size_bytes,
+        snapshot.digest,
+        snapshot.blob_id,
+    )
+
+
+def snapshot_of(record: SnapshotRecord | None) -> Snapshot | None:
+    if record is None:
+        return None
+    return Snapshot(
+        Position(*record.offset),
+        record.content_type,
+        record.size_bytes,
+        record.digest,
+        record.blob_id,
     )
 
 
@@ -103,6 +144,8 @@ def restore_head(state: StreamState, head: HeadRecord) -> None:
     state.closed = head.closed
     state.deleted = head.deleted
     state.stream_seq = head.stream_seq
+    state.kept = Position(*head.kept)
+    state.snapshot = snapshot_of(head.snapshot)
     state.touched_ms = state.written_ms = head.written_ms
 
 

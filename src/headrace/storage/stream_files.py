@@ -50,6 +50,18 @@ class Sizes(NamedTuple):
 
     blocks: int = 0
     lengths_bytes: int = 0
+    first_block: int = 0  # nobody needs the blocks before it, and their space was given back
+
+
+NO_FILES: Final = Sizes()
+
+
+class Void(NamedTuple):
+    """What nobody needs at the front of a stream's files."""
+
+    blocks: int
+    data_bytes: int
+    lengths_bytes: int
 
 
 def folder(stream_id: int) -> str:
@@ -66,6 +78,16 @@ def remove(disk: Disk, stream_id: int) -> None:
         name = path(stream_id, suffix)
         if name.rpartition("/")[2] in present:
             disk.remove(name)
+
+
+def give_back(disk: Disk, stream_id: int, void: Void) -> None:
+    """Return the space of what nobody needs; the catalog no longer counts it."""
+    sizes = (void.data_bytes, void.blocks * ENTRY_BYTES, void.lengths_bytes)
+    for suffix, size in zip(_SUFFIXES, sizes, strict=True):
+        if size:
+            file = disk.open(path(stream_id, suffix))
+            file.punch(0, size)
+            file.close()
 
 
 def _entry_crc(stream_id: int, number: int, entry: bytes) -> int:
@@ -112,7 +134,7 @@ class StreamWriter:
         self._files["lengths"].write(self.sizes.lengths_bytes, packed)
         entries = b""
         offset = packed_at = 0
-        first, lengths_at = self.sizes
+        first, lengths_at = self.sizes.blocks, self.sizes.lengths_bytes
         number = first
         for count, size in _cut(lengths):
             packed_end = packed_at + count * _LENGTH_BYTES
@@ -122,7 +144,7 @@ class StreamWriter:
             start, offset, packed_at = block.end, offset + size, packed_end
             number += 1
         self._files["index"].write(first * ENTRY_BYTES, entries)
-        self.sizes = Sizes(number, lengths_at + len(packed))
+        self.sizes = Sizes(number, lengths_at + len(packed), self.sizes.first_block)
 
     def sync(self) -> None:
         for file in self._files.values():
@@ -149,11 +171,12 @@ def _cut(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 class StreamReader:
     """Reads ranges of one stream; use it once, on a worker, and close it."""
 
-    def __init__(self, disk: Disk, stream_id: int, base_bytes: int, blocks: int) -> None:
+    def __init__(self, disk: Disk, stream_id: int, base_bytes: int, sizes: Sizes) -> None:
         self._disk = disk
         self._id = stream_id
         self._base_bytes = base_bytes
-        self._blocks = blocks
+        self._blocks = sizes.blocks
+        self._first_block = sizes.first_block
         self._open: dict[str, DiskFile] = {}
 
     def _file(self, suffix: str) -> DiskFile:
@@ -171,7 +194,7 @@ class StreamReader:
 
     def _find(self, first_byte: int) -> int:
         """The number of the block that holds the byte, by bisection."""
-        low, high = 0, self._blocks
+        low, high = self._first_block, self._blocks
         while high - low > 1:
             middle = (low + high) // 2
             if self._block(middle).start.bytes <= first_byte:
@@ -217,10 +240,20 @@ class StreamReader:
             number += 1
         return Range(position, b"".join(parts), found) if found else None
 
+    def void_before(self, first_byte: int) -> Void:
+        """The blocks that end at or before the byte, and what they take in each file."""
+        number = self._find(first_byte)
+        block = self._block(number)
+        if block.end.bytes > first_byte:
+            start = block.start.bytes - self._base_bytes
+            return Void(number, start, block.lengths_at)
+        end = block.end.bytes - self._base_bytes
+        return Void(number + 1, end, block.lengths_at + block.messages * _LENGTH_BYTES)
+
     def check(self, tail: Position) -> Iterator[StoredBytesDamaged]:
         """Everything in this stream's files, up to `tail`, that is not as it was written."""
         expected: Position | None = None
-        for number in range(self._blocks):
+        for number in range(self._first_block, self._blocks):
             try:
                 block = self._block(number)
                 if expected is not None and block.start != expected:

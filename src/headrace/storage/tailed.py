@@ -34,7 +34,7 @@ class TailedLog(ABC):
 
     @property
     def stored_bytes(self) -> int:
-        return self.state.tail.bytes - max(self.base, self.state.floor).bytes
+        return self.state.tail.bytes - max(self.base.bytes, self.state.kept.bytes)
 
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
         return read_on(self._read_one, start, limit, bytes_max)
@@ -43,6 +43,10 @@ class TailedLog(ABC):
         self, start: Position, messages_max: int | None, bytes_max: int | None
     ) -> Position | None:
         return self.tail.seek(start, messages_max, bytes_max)
+
+    def release(self, kept: Position) -> None:
+        """Nobody needs what comes before `kept`: keep no memory of it."""
+        self.tail.release(kept)
 
     def is_seam(self, position: Position) -> bool:
         log: TailedLog | None = self

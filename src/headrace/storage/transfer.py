@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +19,14 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage.acid import AcidStorage, shard_count_of
 from headrace.storage.base import Adopted, Created, Failed, Log, Recovered, Storage, ignore
+from headrace.storage.blobs import Blobs
 from headrace.storage.disk import RealDisk
 from headrace.storage.export_file import ExportReader, ExportUnusable, Summary, write_export
 from headrace.storage.files import FileStorage
 from headrace.storage.frames import (
     AdoptFrame,
     AppendFrame,
+    BlobFrame,
     CreateFrame,
     DocumentsFrame,
     Frame,
@@ -67,7 +70,9 @@ async def export_directory(directory: Path, target: Path, progress: Progress) ->
         documents = storage.take_documents()
         data_bytes = sum(one.state.tail.bytes - _first(one.state).bytes for one in streams)
         summary = Summary(len(streams), data_bytes, len(documents))
-        found = _all_frames(streams, documents, lambda moved: progress(summary, moved))
+        snapshots = _blob_frames(streams, storage.blobs)
+        rest = _all_frames(streams, documents, lambda moved: progress(summary, moved))
+        found = chain(snapshots, rest)
         await asyncio.to_thread(write_export, target, summary, found)
         return summary
     finally:
@@ -76,7 +81,16 @@ async def export_directory(directory: Path, target: Path, progress: Progress) ->
 
 def _first(state: StreamState) -> Position:
     """Where the bytes that a stream itself keeps begin."""
-    return max(base_of(state), state.floor)
+    return max(base_of(state), state.kept)
+
+
+def _blob_frames(streams: Iterable[Recovered], blobs: Blobs) -> Iterator[Frame]:
+    """The snapshots, each once: forks share that of their source."""
+    snapshots = (one.state.snapshot for one in streams if not one.state.deleted)
+    by_id = {found.blob_id: found for found in snapshots if found is not None}
+    for blob_id, snapshot in sorted(by_id.items()):
+        size = snapshot.size_bytes
+        yield BlobFrame(blob_id, blobs.read(blob_id, size, 0, size))
 
 
 def _all_frames(
@@ -162,6 +176,8 @@ class _Importer:
         self.unsettled_bytes += FRAME_BYTES
         if isinstance(frame, DocumentsFrame):
             self._storage.keep(frame.documents)
+        elif isinstance(frame, BlobFrame):
+            self._storage.blobs.write(frame.blob_id, frame.data)
         elif isinstance(frame, CreateFrame):
             self._create(frame)
         elif isinstance(frame, AppendFrame):

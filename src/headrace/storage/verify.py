@@ -11,12 +11,12 @@ import lmdb
 from headrace.errors import HeadraceError, StoredBytesDamaged
 from headrace.protocol.stream import StreamState
 from headrace.storage import acid_records as records
-from headrace.storage.catalog import Catalog, CatalogEntry, state_of
+from headrace.storage.catalog import Catalog, CatalogEntry, sizes_of, state_of
 from headrace.storage.disk import Disk, RealDisk
 from headrace.storage.frames import AppendFrame, CreateFrame, Frame, RemoveFrame
 from headrace.storage.journal import Journal
 from headrace.storage.records import decode_state
-from headrace.storage.stream_files import StreamReader
+from headrace.storage.stream_files import Sizes, StreamReader
 from headrace.storage.tailed import base_of
 
 
@@ -62,8 +62,8 @@ def verify_files(disk: Disk) -> Report:
         findings.append(f"A file cannot be read: {missing.filename}: {missing.strerror}.")
     for entry in entries:
         state = state_of(entry)
-        findings += _check_stream(disk, state, entry.blocks)
-        data_bytes += state.tail.bytes - base_of(state).bytes
+        findings += _check_stream(disk, state, sizes_of(entry))
+        data_bytes += state.tail.bytes - max(base_of(state).bytes, state.kept.bytes)
     return Report(findings, len(streams), data_bytes)
 
 
@@ -77,8 +77,8 @@ def _count(frame: Frame, streams: set[int]) -> int:
     return len(frame.data) if isinstance(frame, AppendFrame) else 0
 
 
-def _check_stream(disk: Disk, state: StreamState, blocks: int) -> Iterator[str]:
-    reader = StreamReader(disk, state.id, base_of(state).bytes, blocks)
+def _check_stream(disk: Disk, state: StreamState, sizes: Sizes) -> Iterator[str]:
+    reader = StreamReader(disk, state.id, base_of(state).bytes, sizes)
     try:
         for damage in reader.check(state.tail):
             yield damage.detail
@@ -144,7 +144,7 @@ class _ShardCheck:
                 stream = records.unseal("streams", key, value)
                 where = records.unseal("heads", key, head)
                 state = decode_state(int.from_bytes(key, "big"), stream, where)
-                first = max(base_of(state), state.floor)
+                first = max(base_of(state), state.kept)
                 end = records.walk(transaction.cursor(databases[b"data"]), state.id, first)
             except StoredBytesDamaged:
                 continue  # reported where the values were checked

@@ -1,0 +1,168 @@
+"""Snapshots: published with the floor in one change, read by whoever holds them, then removed.
+
+The blob is written by a worker while appends go on, and published by one change that also moves
+the floor. Everything is decided again when the blob is stored: the stream may have gone, or
+another snapshot come first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from headrace.engine.tails import Stream
+from headrace.errors import HeadraceError, InvalidOffset, Overloaded, StreamDeleted
+from headrace.protocol.snapshots import Publish, apply_publish, decide_publish
+from headrace.protocol.stream import Snapshot
+from headrace.storage.base import Change, Published, ignore
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+STORING_BYTES_MAX: Final = 64 * 1024 * 1024  # what workers may have in hand
+
+PublishReply = Callable[[Snapshot | HeadraceError], None]
+
+
+class Snapshots:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # How many streams and readers need each blob.
+        self._users: Counter[int] = Counter()
+        self._storing_bytes = 0
+
+    def recover(self) -> None:
+        """Count who has which blob; what nobody has was left by a crash."""
+        engine = self._engine
+        for stream in engine.streams.values():
+            if stream.state.deleted:
+                stream.visible_snapshot = None
+            elif stream.visible_snapshot is not None:
+                self._take(stream.visible_snapshot)
+        engine.storage.blobs.keep_only(set(self._users))
+
+    # -- publishing ------------------------------------------------------------------------
+
+    def publish(self, stream: Stream, command: Publish, reply: PublishReply) -> None:
+        engine = self._engine
+        refusal = decide_publish(stream.state, command, engine.limits)
+        if refusal is not None:
+            self._refuse(stream, refusal, reply)
+            return
+        engine.check_writable()
+        if self._storing_bytes > STORING_BYTES_MAX:
+            raise Overloaded("bytes of snapshots being stored", STORING_BYTES_MAX)
+        engine.reserve(len(command.body))
+
+        def aligned(following: list[int] | HeadraceError | None) -> None:
+            if following is None:
+                where = f"The offset {command.offset} is not a boundary of this stream's messages."
+                self._give_up(stream, command, InvalidOffset(where), reply)
+            elif isinstance(following, HeadraceError):
+                self._give_up(stream, command, following, reply)
+            else:
+                self._store(stream, command, reply)
+
+        engine.reads.lengths(stream, command.offset, 1, aligned)
+
+    def _store(self, stream: Stream, command: Publish, reply: PublishReply) -> None:
+        engine = self._engine
+        blob_id = engine.new_id()
+
+        def stored(digest: bytes | HeadraceError) -> None:
+            self._storing_bytes -= len(command.body)
+            if isinstance(digest, HeadraceError):
+                self._give_up(stream, command, digest, reply)
+                return
+            size = len(command.body)
+            snapshot = Snapshot(command.offset, command.content_type, size, digest, blob_id)
+            refusal = self._refusal_now(stream, command)
+            if refusal is None:
+                self._publish(stream, snapshot, reply)
+            else:
+                self._remove(blob_id)
+                self._give_up(stream, command, refusal, reply)
+
+        blobs = engine.storage.blobs
+        self._storing_bytes += len(command.body)
+        engine.storage.run_cold(partial(blobs.write, blob_id, command.body), stored)
+
+    def _refusal_now(self, stream: Stream, command: Publish) -> HeadraceError | None:
+        if stream.state.deleted:
+            return StreamDeleted(stream.state.name)
+        return decide_publish(stream.state, command, self._engine.limits)
+
+    def _publish(self, stream: Stream, snapshot: Snapshot, reply: PublishReply) -> None:
+        apply_publish(stream.state, snapshot)
+        self._engine.touch(stream)
+        self._users[snapshot.blob_id] += 1  # its bytes were counted when they were reserved
+        change = Published(stream.state, snapshot)
+
+        def told(outcome: Change | HeadraceError) -> None:
+            reply(outcome if isinstance(outcome, HeadraceError) else snapshot)
+
+        self._engine.storage.commit(stream.log, change, (stream, change, told))
+
+    def _give_up(
+        self, stream: Stream, command: Publish, refusal: HeadraceError, reply: PublishReply
+    ) -> None:
+        self._engine.stored_bytes -= len(command.body)
+        self._refuse(stream, refusal, reply)
+
+    def _refuse(self, stream: Stream, refusal: HeadraceError, reply: PublishReply) -> None:
+        self._engine.storage.settle(stream.log, lambda: reply(refusal), reply)
+
+    def published(self, stream: Stream, snapshot: Snapshot) -> None:
+        """It is durable: readers know it from now on, and what it replaces may go."""
+        replaced, stream.visible_snapshot = stream.visible_snapshot, snapshot
+        stream.visible_floor = snapshot.offset
+        self.let_go(replaced)
+        self._engine.space.give_back(stream)
+
+    # -- who needs which blob --------------------------------------------------------------
+
+    def inherit(self, snapshot: Snapshot | None) -> None:
+        """A fork has the snapshot of its source."""
+        if snapshot is not None:
+            self._take(snapshot)
+
+    def forget(self, stream: Stream) -> None:
+        """A stream is gone for clients: a fork that needs its snapshot has taken it, too."""
+        gone, stream.visible_snapshot = stream.visible_snapshot, None
+        self.let_go(gone)
+
+    def hold(self, snapshot: Snapshot) -> None:
+        """Keep a blob until `let_go`, whatever is published meanwhile."""
+        self._users[snapshot.blob_id] += 1
+
+    def let_go(self, snapshot: Snapshot | None) -> None:
+        if snapshot is None:
+            return
+        self._users[snapshot.blob_id] -= 1
+        if not self._users[snapshot.blob_id]:
+            del self._users[snapshot.blob_id]
+            self._engine.stored_bytes -= snapshot.size_bytes
+            self._remove(snapshot.blob_id)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        if snapshot.blob_id not in self._users:
+            self._engine.stored_bytes += snapshot.size_bytes
+        self._users[snapshot.blob_id] += 1
+
+    def _remove(self, blob_id: int) -> None:
+        storage = self._engine.storage
+        storage.run_cold(partial(storage.blobs.remove, blob_id), ignore)
+
+    def read(
+        self,
+        snapshot: Snapshot,
+        start: int,
+        count: int,
+        reply: Callable[[bytes | HeadraceError], None],
+    ) -> None:
+        """Bytes of a snapshot that is held, from a multiple of the blobs' piece size on."""
+        storage = self._engine.storage
+        work = partial(storage.blobs.read, snapshot.blob_id, snapshot.size_bytes, start, count)
+        storage.run_cold(work, reply)

@@ -1,0 +1,131 @@
+"""Snapshot blobs: bytes by id, written once, durable before anything names them.
+
+    snapshots/XX/ID    the blob's bytes, then four bytes of CRC32C for every 64 KiB of them
+
+A file is written and synced by a worker, so that no append waits for it; the change that publishes
+it comes after. A file that nothing names is what a crash left behind, and goes at the next start.
+All methods but `__init__` may run off the event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from hashlib import sha256
+from typing import Final, Protocol
+
+import google_crc32c
+
+from headrace.errors import InsufficientStorage, StoredBytesDamaged
+from headrace.storage.disk import Disk
+
+DIRECTORY: Final = "snapshots"
+PIECE_BYTES: Final = 64 * 1024
+_CRC_BYTES: Final = 4
+
+
+class Blobs(Protocol):
+    def write(self, blob_id: int, data: bytes) -> bytes:
+        """Store a blob; it is durable when this returns. Returns its SHA-256."""
+        ...
+
+    def read(self, blob_id: int, size: int, start: int, count: int) -> bytes:
+        """`count` bytes from `start`, which is a multiple of PIECE_BYTES, of a blob of `size`."""
+        ...
+
+    def remove(self, blob_id: int) -> None: ...
+
+    def keep_only(self, blob_ids: set[int]) -> None:
+        """At the start: everything else is left over."""
+        ...
+
+
+class MemoryBlobs:
+    def __init__(self) -> None:
+        self._blobs: dict[int, bytes] = {}
+
+    def write(self, blob_id: int, data: bytes) -> bytes:
+        self._blobs[blob_id] = data
+        return sha256(data).digest()
+
+    def read(self, blob_id: int, size: int, start: int, count: int) -> bytes:
+        return self._blobs[blob_id][start : start + count]
+
+    def remove(self, blob_id: int) -> None:
+        del self._blobs[blob_id]
+
+    def keep_only(self, blob_ids: set[int]) -> None:
+        """Nothing outlives the process."""
+
+
+class DiskBlobs:
+    def __init__(self, disk: Disk, *, sync: bool) -> None:
+        self._disk = disk
+        self._sync = sync
+        disk.make_directory(DIRECTORY)
+
+    def write(self, blob_id: int, data: bytes) -> bytes:
+        name = path(blob_id)
+        self._disk.make_directory(folder(blob_id))
+        file = self._disk.open(name, create=True)
+        try:
+            file.write(0, data)
+            file.write(len(data), _checksums(data))
+            if self._sync:
+                file.sync()
+        except OSError as error:
+            self._disk.remove(name)
+            if error.errno == errno.ENOSPC:
+                raise InsufficientStorage(0, len(data)) from None
+            raise
+        finally:
+            file.close()
+        if self._sync:
+            self._disk.sync_directory(folder(blob_id))
+            self._disk.sync_directory(DIRECTORY)
+        return sha256(data).digest()
+
+    def read(self, blob_id: int, size: int, start: int, count: int) -> bytes:
+        assert start % PIECE_BYTES == 0, "pieces are checked whole"
+        count = min(count, size - start)
+        whole = min(-(-count // PIECE_BYTES) * PIECE_BYTES, size - start)
+        first = start // PIECE_BYTES
+        try:
+            file = self._disk.open(path(blob_id))
+        except FileNotFoundError:
+            raise StoredBytesDamaged(path(blob_id), "0") from None
+        try:
+            data = file.read(start, whole)
+            sums = file.read(size + first * _CRC_BYTES, -(-whole // PIECE_BYTES) * _CRC_BYTES)
+        finally:
+            file.close()
+        if len(data) != whole or sums != _checksums(data):
+            raise StoredBytesDamaged(path(blob_id), str(start))
+        return data[:count]
+
+    def remove(self, blob_id: int) -> None:
+        self._disk.remove(path(blob_id))
+
+    def keep_only(self, blob_ids: set[int]) -> None:
+        for directory in self._disk.list(DIRECTORY):
+            for name in self._disk.list(f"{DIRECTORY}/{directory}"):
+                if int(name, 16) not in blob_ids:
+                    self._disk.remove(f"{DIRECTORY}/{directory}/{name}")
+
+
+def folder(blob_id: int) -> str:
+    return f"{DIRECTORY}/{blob_id % 256:02x}"
+
+
+def path(blob_id: int) -> str:
+    return f"{folder(blob_id)}/{blob_id:016x}"
+
+
+def _checksums(data: bytes) -> bytes:
+    """One checksum for each piece."""
+    view = memoryview(data)
+    sums = (
+        google_crc32c.value(bytes(view[at : at + PIECE_BYTES]))
+        for at in range(0, len(data), PIECE_BYTES)
+    )
+    return b"".join(struct.pack("<I", crc) for crc in sums)
