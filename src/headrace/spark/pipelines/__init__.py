@@ -12,7 +12,9 @@ from importlib import import_module
 from headrace.spark.pipelines.base import Pipeline
 
 _MODULES = {
+    "archive": "archive",
     "postgres-to-stream": "postgres_to_stream",
+    "replay": "replay",
     "stream-to-postgres": "stream_to_postgres",
 }
 

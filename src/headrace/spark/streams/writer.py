@@ -78,7 +78,7 @@ class _Writer:
         self, batches: Iterator[pa.RecordBatch], producer: Producer | None, partition: int
     ) -> Written:
         server = Server(self._options.settings)
-        task = _Task(self._options, server, producer)
+        task = Appender(self._options, server, producer)
         try:
             chunker = Chunker(self._options.chunk_rows, self._options.chunk_bytes)
             for batch in batches:
@@ -106,8 +106,8 @@ class _Writer:
             yield name, group
 
 
-class _Task:
-    """The appends of one task."""
+class Appender:
+    """The appends of one task, numbered per stream."""
 
     def __init__(self, options: WriteOptions, server: Server, producer: Producer | None) -> None:
         self._options = options
@@ -116,6 +116,14 @@ class _Task:
         self._content_types: dict[str, str] = {}
         self._next_seq: dict[str, int] = {}
         self.rows = self.appends = self.repeated = 0
+
+    def write(self, stream: str, values: Sequence[bytes | None]) -> None:
+        """Append all of one stream's values, in chunks."""
+        chunker = Chunker(self._options.chunk_rows, self._options.chunk_bytes)
+        for chunk in chunker.add(stream, values):
+            self.append(stream, chunk)
+        for _, chunk in chunker.rest():
+            self.append(stream, chunk)
 
     def append(self, stream: str, values: Sequence[bytes | None]) -> None:
         try:

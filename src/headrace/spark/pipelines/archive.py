@@ -1,0 +1,84 @@
+"""`archive`: messages of streams into a lake table, partitioned by session (stream) and day.
+
+Small files of past batches are merged while it runs, and when it starts.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
+from headrace.spark.pipelines.reading import StreamsConfig, messages
+
+PARTITIONS = ("stream", "day")
+
+
+class Config(StreamsConfig, frozen=True, kw_only=True):
+    table: str = "data/lake/messages"
+    format: Literal["delta", "iceberg"] = "delta"
+    value: Literal["string", "binary"] = "string"  # binary for streams that are not text
+    time: str = ""  # a path such as $.at that holds a message's time; else the day it is archived
+    merge_files_secs: int = 300  # 0 never merges; Delta only
+
+
+def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
+    if config.time and not config.time.startswith("$."):
+        raise ConfigError(f"time: {config.time!r} is no path such as $.at.")
+    merge_files(config)
+    writer = (
+        rows(messages(spark, config, config.value), config)
+        .writeStream.format("headrace_lake")
+        .option("path", config.table)
+        .option("tableFormat", config.format)
+        .option("partitionBy", ",".join(PARTITIONS))
+    )
+    query = run.start(writer, "archive")
+    if config.merge_files_secs and not run.once:
+        threading.Thread(target=_merge_while, args=(query, config), daemon=True).start()
+    return query
+
+
+def rows(read: DataFrame, config: Config) -> DataFrame:
+    # The time of a batch stands in its checkpoint: a batch that runs again has the same day.
+    day = F.to_date(F.current_timestamp())
+    if config.time:
+        said = F.get_json_object(F.col("value").cast("string"), config.time)
+        day = F.coalesce(F.to_date(F.try_to_timestamp(said)), day)
+    return read.select(
+        "stream", F.date_format(day, "yyyy-MM-dd").alias("day"), "offset", "content_type", "value"
+    )
+
+
+def merge_files(config: Config) -> None:
+    """Merge small files of each partition, and forget the parts a week later."""
+    from deltalake import DeltaTable
+
+    path = str(Path(config.table).absolute())
+    if (
+        config.format != "delta"
+        or not config.merge_files_secs
+        or not DeltaTable.is_deltatable(path)
+    ):
+        return
+    table = DeltaTable(path)
+    table.optimize.compact()
+    table.vacuum(dry_run=False)
+
+
+def _merge_while(query: StreamingQuery, config: Config) -> None:
+    while query.isActive and not query.awaitTermination(config.merge_files_secs):
+        merge_files(config)
+
+
+PIPELINE = Pipeline("archive", "messages of streams into a lake table", Config, start)
+
+if __name__ == "__main__":
+    from headrace.spark.pipelines.runner import main
+
+    main(PIPELINE)

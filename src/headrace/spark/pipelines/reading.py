@@ -1,0 +1,42 @@
+"""What pipelines that read streams are told, and the rows they get."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.spark.pipelines.base import PipelineConfig
+
+
+class StreamsConfig(PipelineConfig, frozen=True, kw_only=True):
+    """Which streams: by name, by pattern, or all of a bucket."""
+
+    streams: tuple[str, ...] = ("session-events",)
+    pattern: str = ""
+    bucket: str = ""
+    prefix: str = ""
+    starting: str = "earliest"
+    messages_per_batch: int = 100_000
+
+
+def selection(config: StreamsConfig) -> dict[str, str]:
+    """The options of the data source that choose streams."""
+    chosen = {"url": config.server}
+    if config.token:
+        chosen["token"] = config.token
+    if config.bucket:
+        return chosen | {"bucket": config.bucket, "prefix": config.prefix}
+    if config.pattern:
+        return chosen | {"subscribePattern": config.pattern}
+    return chosen | {"subscribe": ",".join(config.streams)}
+
+
+def messages(spark: SparkSession, config: StreamsConfig, value: str = "string") -> DataFrame:
+    """The messages of the streams, as they come; `value` is string or binary."""
+    return (
+        spark.readStream.format("headrace")
+        .schema(f"stream string, value {value}, offset string, content_type string")
+        .options(**selection(config))
+        .option("startingOffsets", config.starting)
+        .option("maxMessagesPerTrigger", config.messages_per_batch)
+        .load()
+    )

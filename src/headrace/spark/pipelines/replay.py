@@ -1,0 +1,144 @@
+"""`replay`: a lake table that `archive` wrote, back into streams, each in its order.
+
+What is replayed is one version of the table, noted before the first message is written. Every
+append is stamped with that version, so a replay that is interrupted goes on where it was. Streams
+that hold something already are not touched.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.client.settings import Settings
+from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
+from headrace.spark.pipelines.job import Job, started
+from headrace.spark.streams.options import WriteOptions
+from headrace.spark.streams.server import Server
+from headrace.spark.streams.writer import Appender, Producer
+
+VERSION_FILE = "replay.json"
+
+
+class Config(PipelineConfig, frozen=True, kw_only=True):
+    table: str = "data/lake/messages"
+    streams: tuple[str, ...] = ()  # as they are named in the table; none are all of them
+    to: str = "{stream}"  # what they are called where they go
+    producer: str = "replay"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One stream of the table, and where it goes."""
+
+    stream: str
+    target: str
+
+
+def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
+    return started(Job(lambda job: replay(spark, config, run.state_dir)))
+
+
+def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
+    """Write every stream; how many messages."""
+    table = open_table(config.table)
+    noted = _noted(state_dir)
+    if noted is None:
+        refuse_used(config, plan(table, config))
+        noted = table.version()
+        state_dir.mkdir(parents=True, exist_ok=True)
+        (state_dir / VERSION_FILE).write_text(json.dumps({"version": noted}), "utf-8")
+    table.load_as_version(noted)
+    streams = plan(table, config)
+    if not streams:
+        return 0
+    settings = Settings(url=config.server, token=config.token or None)
+    write = _Write(settings, config.producer, table.table_uri, noted)
+    slices = min(len(streams), spark.sparkContext.defaultParallelism)
+    return int(spark.sparkContext.parallelize(streams, slices).map(write).sum())
+
+
+def open_table(path: str) -> Any:
+    from deltalake import DeltaTable
+
+    place = Path(path).absolute()
+    if not DeltaTable.is_deltatable(str(place)):
+        raise ConfigError(f"{place} is not a Delta table; archive writes one.")
+    return DeltaTable(str(place))
+
+
+def plan(table: Any, config: Config) -> list[Replayed]:
+    """The streams of a table, which is partitioned by them."""
+    if "stream" not in table.metadata().partition_columns:
+        raise ConfigError("The table is not partitioned by stream, as archive does it.")
+    names = sorted({partition["stream"] for partition in table.partitions()})
+    wanted = [name for name in names if not config.streams or name in config.streams]
+    return [Replayed(name, config.to.replace("{stream}", name)) for name in wanted]
+
+
+def refuse_used(config: Config, streams: list[Replayed]) -> None:
+    """A stream that holds something would get its past after its present."""
+    server = Server(Settings(url=config.server, token=config.token or None))
+    try:
+        found = server.tails({"stream": each.target, "from": "-1"} for each in streams)
+    finally:
+        server.close()
+    used = [tail.stream for tail in found if tail.messages or tail.problem == "offset-trimmed"]
+    if used:
+        raise ConfigError(f"The stream {used[0]} holds messages already. Replay to another name.")
+
+
+def _noted(state_dir: Path) -> int | None:
+    try:
+        return int(json.loads((state_dir / VERSION_FILE).read_text("utf-8"))["version"])
+    except FileNotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Write:
+    """The work of a task: one stream, whole and in order."""
+
+    settings: Settings
+    producer: str
+    table: str
+    version: int
+
+    def __call__(self, replayed: Replayed) -> int:
+        from deltalake import DeltaTable
+
+        read = DeltaTable(self.table, version=self.version).to_pyarrow_table(
+            partitions=[("stream", "=", replayed.stream)],
+            columns=["offset", "content_type", "value"],
+        )
+        ordered = read.sort_by("offset")
+        content_type = ordered.column("content_type")[0].as_py()
+        values = ordered.column("value").to_pylist()
+        options = WriteOptions(
+            self.settings, None, None, 5000, 4 * 1024 * 1024, True, content_type, True
+        )
+        server = Server(self.settings)
+        try:
+            producer = Producer(f"{self.producer}-{self.version}", 0)
+            appender = Appender(options, server, producer)
+            appender.write(replayed.target, [_bytes(value) for value in values])
+        finally:
+            server.close()
+        return len(values)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode("utf-8") if isinstance(value, str) else value
+
+
+PIPELINE = Pipeline("replay", "a lake table back into streams", Config, start)
+
+if __name__ == "__main__":
+    from headrace.spark.pipelines.runner import main
+
+    main(PIPELINE)

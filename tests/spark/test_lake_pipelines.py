@@ -1,0 +1,90 @@
+"""`archive` and `replay`: what goes into the lake comes back as it was."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from headrace.spark.pipelines import archive, replay
+from headrace.spark.pipelines.base import ConfigError, Run
+from tests.spark.helpers import batch_rows, post, put
+
+pytestmark = pytest.mark.slow
+
+
+def history(chance: random.Random) -> list[dict[str, Any]]:
+    """A random session: keyed events with text that needs care."""
+    events = []
+    for number in range(chance.randrange(1, 40)):
+        value = {"text": chance.choice(["", "é\n\u2028", "x" * 3000, '"}],[{"']), "n": number}
+        key = f"msg:{chance.randrange(5)}"
+        events.append({"key": key, "type": "message", "operation": "set", "value": value})
+    return events
+
+
+def run(module: Any, spark: SparkSession, config: Any, state: Path) -> None:
+    assert module.start(spark, config, Run(True, state)).awaitTermination(300)
+
+
+def values(http: httpx.Client, *streams: str) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for row in batch_rows(http, subscribe=",".join(streams)):
+        found.setdefault(row["stream"], []).append(row["value"])
+    return found
+
+
+def test_random_histories_come_back_from_the_lake_as_they_were(
+    spark: SparkSession, http: httpx.Client, tmp_path: Path
+) -> None:
+    chance = random.Random(20)
+    names = [f"lake/session {number}/é%" for number in range(6)]
+    for name in names:
+        put(http, name)
+        for event in history(chance):
+            post(http, name, json.dumps(event, ensure_ascii=False).encode())
+    put(http, "lake/bytes", *[chance.randbytes(size) for size in (1, 5000, 7)], content_type="a/b")
+    table = tmp_path / "table"
+    config = archive.Config(
+        server=str(http.base_url).rstrip("/"),
+        pattern="lake/.*",
+        table=str(table),
+        value="binary",
+        messages_per_batch=40,
+    )
+    run(archive, spark, config, tmp_path / "archive")
+    before = len(DeltaTable(str(table)).file_uris())
+    post(http, names[0], b'{"late":1}')
+    run(archive, spark, config, tmp_path / "archive")
+    lake = DeltaTable(str(table))
+    assert lake.metadata().partition_columns == ["stream", "day"]
+    # One file per stream and day, and the file of the late message.
+    assert before > len(lake.file_uris()) == len(names) + 1 + 1
+    back = replay.Config(server=config.server, table=str(table), to="back/{stream}")
+    for _ in range(2):  # the second time finds everything done
+        run(replay, spark, back, tmp_path / "replay")
+    everything = [*names, "lake/bytes"]
+    returned = values(http, *(f"back/{name}" for name in everything))
+    assert {f"back/{k}": v for k, v in values(http, *everything).items()} == returned
+    assert http.head("/v1/stream/back/lake/bytes").headers["Content-Type"] == "a/b"
+
+
+def test_a_stream_that_holds_messages_is_not_replayed_into(
+    spark: SparkSession, http: httpx.Client, tmp_path: Path
+) -> None:
+    put(http, "used/a", b"1")
+    server = str(http.base_url).rstrip("/")
+    config = archive.Config(server=server, streams=("used/a",), table=str(tmp_path / "table"))
+    run(archive, spark, config, tmp_path / "archive")
+    back = replay.Config(server=server, table=str(tmp_path / "table"))
+    with pytest.raises(ConfigError, match="used/a holds messages already"):
+        run(replay, spark, back, tmp_path / "replay")
+    missing = replay.Config(server=server, table=str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match="not a Delta table"):
+        run(replay, spark, missing, tmp_path / "other")
