@@ -255,6 +255,11 @@ class Storage(Section):
         whole(65_536),
         "Size of a journal segment in the file modes; a full one goes into stream files.",
     )
+    scrub_bytes_per_sec: int = _setting(
+        4_194_304,
+        whole(0),
+        "Rate at which stored bytes are read again to find damage; 0 is never.",
+    )
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Headrace:
     async def _sweep(self, assembly: Assembly) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECS)
-            assembly.application.engine.sweep()
+            assembly.tick()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         application = self._start().application

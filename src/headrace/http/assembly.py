@@ -31,6 +31,7 @@ from headrace.storage.base import Storage
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import FileStorage
 from headrace.storage.memory import MemoryStorage
+from headrace.storage.scrub import Scrub
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 
 OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
@@ -45,6 +46,7 @@ class Assembly:
     application: Application
     subscriptions: SubscriptionManager
     storage: Storage
+    scrub: Scrub
 
     def start(self) -> None:
         self.subscriptions.start()
@@ -52,7 +54,13 @@ class Assembly:
     async def failed(self) -> None:
         await asyncio.gather(self.subscriptions.failed(), self.storage.failed())
 
+    def tick(self) -> None:
+        """Once a second: expired streams, what storage does by itself, the scrub."""
+        self.application.engine.sweep()
+        self.scrub.tick()
+
     async def stop(self) -> None:
+        self.scrub.stop()
         await self.subscriptions.stop()
         self.application.engine.close()
 
@@ -90,7 +98,10 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         else {},
     )
     _wire_metrics(metrics, engine, live, subscriptions)
-    return Assembly(application, subscriptions, storage)
+    scrub = Scrub(storage, config.storage.scrub_bytes_per_sec, clock)
+    metrics.counter("headrace_scrubbed_bytes_total", lambda: scrub.scrubbed_bytes)
+    metrics.counter("headrace_damage_found_total", lambda: scrub.damage_found)
+    return Assembly(application, subscriptions, storage, scrub)
 
 
 def _buckets(

@@ -31,6 +31,8 @@ METRICS: dict[str, str] = {
     "headrace_streams": "Streams that exist, soft-deleted ones included.",
     "headrace_buckets": "Buckets that exist.",
     "headrace_stored_bytes": "Payload bytes held.",
+    "headrace_scrubbed_bytes_total": "Stored bytes that were read again to find damage.",
+    "headrace_damage_found_total": "Damaged places that the scrub has found.",
     "headrace_live_readers": "Live reads waiting, by mode.",
     "headrace_connections": "Open connections.",
     "headrace_connections_refused_total": "Connections refused at the limit.",
@@ -65,6 +67,7 @@ class Metrics:
         self.connections_refused = 0
         self.event_loop_lag_secs = 0.0
         self._gauges: dict[str, Callable[[], float]] = {}
+        self._counters: dict[str, Callable[[], int]] = {}
         self._live: dict[str, Callable[[], float]] = {}
         self._deliveries: Callable[[], Mapping[str, int]] = dict
         self._registry = CollectorRegistry(auto_describe=False)
@@ -85,6 +88,11 @@ class Metrics:
         """Take the value of gauge `name` from `read` at every scrape."""
         assert name in METRICS, name
         self._gauges[name] = read
+
+    def counter(self, name: str, read: Callable[[], int]) -> None:
+        """Take the value of counter `name`, which never falls, from `read` at every scrape."""
+        assert name in METRICS, name
+        self._counters[name] = read
 
     def live_readers(self, mode: str, read: Callable[[], float]) -> None:
         self._live[mode] = read
@@ -120,6 +128,8 @@ class Metrics:
             {(result,): count for result, count in self._deliveries().items()},
         )
         yield self._live_family()
+        for name, count in self._counters.items():
+            yield CounterMetricFamily(name, METRICS[name], value=count())
         for name, read in self._gauges.items():
             yield GaugeMetricFamily(name, METRICS[name], value=read())
 

@@ -121,7 +121,7 @@ class Server:
             shared.masthead.tick()
             for connection in tuple(shared.connections):
                 connection.check_deadline(shared.masthead.now)
-            application.engine.sweep()
+            self._assembly.tick()
 
     def reload_tls(self) -> None:
         """New handshakes use the certificate that is on disk now."""

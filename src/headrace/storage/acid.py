@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +30,12 @@ from headrace.errors import (
 )
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
+from headrace.storage.acid_records import DATABASES
 from headrace.storage.acid_shard import Shard
 from headrace.storage.base import (
     Change,
+    Check,
+    Checked,
     Cold,
     Created,
     Documents,
@@ -102,6 +105,20 @@ def shard_count_of(disk: Disk) -> int:
     """How many shards a data directory was made with."""
     count: int = _read_manifest(disk)["shards"]
     return count
+
+
+class _PartCheck:
+    """Some values of one database, read again; `next_key` is where the next part begins."""
+
+    def __init__(self, shard: Shard, database: bytes, first: bytes) -> None:
+        self._shard = shard
+        self._database = database
+        self._first = first
+        self.next_key: bytes | None = None
+
+    def __call__(self) -> Checked:
+        self.next_key, found = self._shard.check_part(self._database, self._first)
+        return found
 
 
 class AcidStorage:
@@ -236,6 +253,15 @@ class AcidStorage:
         if any(shard.committer.is_failed for shard in self._shards):
             return StorageFailed()
         return self._disk_refusal
+
+    def checks(self) -> Iterator[Check]:
+        for shard in self._shards:
+            for database in DATABASES:
+                key: bytes | None = b""
+                while key is not None:
+                    part = _PartCheck(shard, database, key)
+                    yield part
+                    key = part.next_key
 
     def tick(self) -> None:
         """LMDB keeps the room of what was deleted, and uses it again: that is room, too."""

@@ -10,14 +10,16 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
-from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
+from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders, ProducerState
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage import acid_records as records
 from headrace.storage.base import (
+    CHECK_BYTES,
     Adopted,
     Change,
+    Checked,
     Created,
     Documents,
     Entry,
@@ -140,6 +142,23 @@ class Shard:
         with unreadable(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"documents"]):
                 yield records.decode_document(records.unseal("documents", key, value))
+
+    def check_part(self, name: bytes, first: bytes) -> tuple[bytes | None, Checked]:
+        """Values of a database from the key `first` on; where to go on, and what was found."""
+        checked = 0
+        damage: list[HeadraceError] = []
+        with unreadable(self._path), self._environment.begin() as transaction:
+            cursor = transaction.cursor(self._databases[name])
+            found = cursor.set_range(first)
+            while found and checked < CHECK_BYTES:
+                key, value = cursor.item()
+                checked += len(key) + len(value)
+                try:
+                    records.unseal(name.decode(), key, value)
+                except StoredBytesDamaged as rot:
+                    damage.append(rot)
+                found = cursor.next()
+            return cursor.key() if found else None, Checked(checked, damage)
 
     def _recover_producers(self, transaction: Any, prefix: bytes, state: StreamState) -> None:
         receipts = self._with_prefix(transaction, b"receipts", prefix)

@@ -7,8 +7,8 @@ that stream is. In memory both happen at once. A log holds exactly the bytes a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -37,6 +37,17 @@ def ignore(_: object) -> None:
 
 Cold = Callable[[], Range | None]
 """A read that touches a disk and no memory that changes: to be done off the loop."""
+
+
+class Checked(NamedTuple):
+    """Some of what is stored, read again: how much, and what is not as it was written."""
+
+    data_bytes: int
+    damage: list[HeadraceError]
+
+
+Check = Callable[[], Checked]
+CHECK_BYTES: Final = 1024 * 1024  # one check reads about so much
 
 
 class Log(Protocol):
@@ -181,6 +192,10 @@ class Storage(Protocol):
 
         Where `work` raises a HeadraceError, that is its result.
         """
+        ...
+
+    def checks(self) -> Iterator[Check]:
+        """One pass over all that is stored: each to be done off the loop before the next."""
         ...
 
     async def failed(self) -> None:

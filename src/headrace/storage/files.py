@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from headrace.errors import (
@@ -19,13 +21,17 @@ from headrace.errors import (
     InsufficientStorage,
     Overloaded,
     StorageFailed,
+    StoredBytesUnreadable,
 )
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage import stream_files
 from headrace.storage.base import (
+    CHECK_BYTES,
     Change,
+    Check,
+    Checked,
     Cold,
     Created,
     Documents,
@@ -72,24 +78,27 @@ LOOK_EVERY_BYTES: Final = 256 * 1024
 class FileLog(TailedLog):
     """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
 
-    __slots__ = ("_disk", "_sizes", "flushed")
+    __slots__ = ("_disk", "flushed", "sizes")
 
     def __init__(
         self, disk: Disk, state: StreamState, parent: FileLog | None, sizes: Sizes = NO_FILES
     ) -> None:
         super().__init__(state, parent)
         self._disk = disk
-        self._sizes = sizes
+        self.sizes = sizes
         self.flushed: Position = state.tail
 
     def flush(self, end: Position, sizes: Sizes) -> None:
         """A checkpoint has everything up to `end` in files: less has to be in memory."""
         self.flushed = end
-        self._sizes = sizes
+        self.sizes = sizes
         self.tail.forget(max(0, end.bytes - self.tail.base.bytes - HOT_BYTES_MAX))
 
+    def reader(self) -> StreamReader:
+        return StreamReader(self._disk, self.state.id, self.base.bytes, self.sizes)
+
     def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
-        reader = StreamReader(self._disk, self.state.id, self.base.bytes, self._sizes)
+        reader = self.reader()
 
         def read() -> Range | None:
             try:
@@ -98,6 +107,28 @@ class FileLog(TailedLog):
                 reader.close()
 
         return read
+
+
+class _PartCheck:
+    """Some blocks of one stream, read again; `next_block` is where the next part begins."""
+
+    def __init__(self, log: FileLog, first: int) -> None:
+        self._reader = log.reader()
+        self.next_block = first
+        self.damage: list[HeadraceError] = []
+
+    def __call__(self) -> Checked:
+        """What it finds it keeps: on the loop more is known about what that means."""
+        try:
+            self.next_block, found = self._reader.check_part(self.next_block, CHECK_BYTES)
+        except OSError as error:
+            self.next_block = sys.maxsize
+            place = str(error.filename or "a file")
+            found = Checked(0, [StoredBytesUnreadable(place, error.strerror or str(error))])
+        finally:
+            self._reader.close()
+        self.damage = found.damage
+        return Checked(found.data_bytes, [])
 
 
 class FileStorage:
@@ -293,6 +324,19 @@ class FileStorage:
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._workers, work)
         future.add_done_callback(lambda finished: done(result_or_error(finished)))
+
+    def checks(self) -> Iterator[Check]:
+        for stream_id in list(self._logs):
+            number = 0
+            while (log := self._logs.get(stream_id)) is not None and number < log.sizes.blocks:
+                before = self._catalog.current
+                part = _PartCheck(log, max(number, log.sizes.first_block))
+                yield part
+                number = part.next_block
+                # A checkpoint may have given back meanwhile what nobody needs: that is no damage,
+                # and what is will still be there at the next pass.
+                if part.damage and not self._checkpointing and self._catalog.current is before:
+                    yield partial(Checked, 0, part.damage)
 
     # -- checkpoints -----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.base import (
     Change,
+    Check,
     Created,
     Documents,
     Entry,
@@ -184,6 +185,9 @@ class MemoryStorage:
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         done(work())
+
+    def checks(self) -> Iterator[Check]:
+        return iter(())
 
     async def failed(self) -> None:
         await asyncio.Event().wait()

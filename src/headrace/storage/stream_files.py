@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from headrace.errors import StoredBytesDamaged
+from headrace.errors import HeadraceError, StoredBytesDamaged
 from headrace.protocol.offsets import Position
-from headrace.storage.base import Range
+from headrace.storage.base import Checked, Range
 from headrace.storage.disk import Disk, DiskFile
 
 DIRECTORY: Final = "streams"
@@ -249,6 +249,21 @@ class StreamReader:
             return Void(number, start, block.lengths_at)
         end = block.end.bytes - self._base_bytes
         return Void(number + 1, end, block.lengths_at + block.messages * _LENGTH_BYTES)
+
+    def check_part(self, first: int, bytes_max: int) -> tuple[int, Checked]:
+        """Blocks from `first` on, up to about `bytes_max`; where to go on, and what was found."""
+        checked = 0
+        damage: list[HeadraceError] = []
+        number = first
+        while number < self._blocks and checked < bytes_max:
+            try:
+                block = self._block(number)
+                checked += ENTRY_BYTES + block.data_bytes + block.messages * _LENGTH_BYTES
+                self._contents(block)
+            except StoredBytesDamaged as found:
+                damage.append(found)
+            number += 1
+        return number, Checked(checked, damage)
 
     def check(self, tail: Position) -> Iterator[StoredBytesDamaged]:
         """Everything in this stream's files, up to `tail`, that is not as it was written."""

@@ -1,0 +1,68 @@
+"""Scrubbing: reading everything that is stored again, slowly, to find rot before a client does.
+
+What is found is logged and counted; nothing is stopped for it, and other streams are served as
+before. A read of the damaged place is refused all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.clock import Clock
+from headrace.errors import HeadraceError
+from headrace.storage.base import Check, Checked, Storage
+
+logger = logging.getLogger(__name__)
+
+PASS_SECS_MIN: Final = 3600  # a directory that is read in a minute is not read every minute
+
+
+class Scrub:
+    """Passes over a storage, one after the other, at a bounded rate; `tick` it once a second."""
+
+    def __init__(self, storage: Storage, bytes_per_sec: int, clock: Clock) -> None:
+        self._storage = storage
+        self._bytes_per_sec = bytes_per_sec
+        self._clock = clock
+        self._allowance = 0
+        self._checks: Iterator[Check] = iter(())
+        self._next_pass_at = clock.monotonic()
+        self._is_busy = False
+        self._is_stopped = bytes_per_sec == 0
+        self.scrubbed_bytes = 0
+        self.damage_found = 0
+
+    def tick(self) -> None:
+        self._allowance = min(self._allowance + self._bytes_per_sec, self._bytes_per_sec)
+        self._go_on()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def _go_on(self) -> None:
+        if self._is_busy or self._is_stopped or self._allowance <= 0:
+            return
+        check = next(self._checks, None) or self._begin()
+        if check is not None:
+            self._is_busy = True
+            self._storage.run_cold(check, self._checked)
+
+    def _begin(self) -> Check | None:
+        now = self._clock.monotonic()
+        if now < self._next_pass_at:
+            return None
+        self._next_pass_at = now + PASS_SECS_MIN
+        self._checks = self._storage.checks()
+        return next(self._checks, None)
+
+    def _checked(self, result: Checked | HeadraceError) -> None:
+        self._is_busy = False
+        found = Checked(0, [result]) if isinstance(result, HeadraceError) else result
+        self._allowance -= found.data_bytes
+        self.scrubbed_bytes += found.data_bytes
+        self.damage_found += len(found.damage)
+        for damage in found.damage:
+            logger.error("the scrub found damage: %s", damage.detail)
+        self._go_on()
