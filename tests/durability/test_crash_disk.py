@@ -15,7 +15,6 @@ from headrace.protocol.requests import Append, Create
 from headrace.storage import stream_files
 from headrace.storage.catalog import Catalog
 from headrace.storage.disk import Disk
-from headrace.storage.frames import Frame
 from headrace.storage.journal import Journal
 from headrace.storage.stream_files import StreamWriter
 from tests.durability.crash_machine import Machine, Violation, run_seed, small_windows
@@ -64,7 +63,7 @@ def test_one_seed_is_one_history() -> None:
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
     write = Journal.write
 
-    def unsynced(journal: Journal, batch: list[Frame]) -> None:
+    def unsynced(journal: Journal, batch: list[bytes]) -> None:
         patch.setattr(journal, "_sync", False, raising=True)
         write(journal, batch)
         patch.setattr(journal, "_sync", True, raising=True)

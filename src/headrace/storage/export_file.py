@@ -70,7 +70,8 @@ def _write(file: DiskFile, summary: Summary, found: Iterable[Frame]) -> None:
     position, lsn = len(head), 1
     end: list[Frame] = []
     for batch in chain(_batches(found), (end,)):
-        header, data = frames.encode_batch(batch, _GENERATION, lsn, 0)
+        encoded = [frames.encode_frame(frame) for frame in batch]
+        header, data = frames.encode_batch(encoded, _GENERATION, lsn, 0)
         file.write(position, data)
         position, lsn = position + len(data), header.next_lsn
 

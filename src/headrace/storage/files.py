@@ -60,6 +60,7 @@ from headrace.storage.frames import (
     apply_frame,
     created_state,
     documents_frame,
+    encode_frame,
     frame_of,
 )
 from headrace.storage.journal import SEGMENT_BYTES, Journal
@@ -153,7 +154,7 @@ class FileStorage:
         disk.make_directory(stream_files.DIRECTORY)
         self.blobs: Blobs = DiskBlobs(disk, sync=sync)
         self._note_syncing()
-        self._committer: Committer[Frame] = Committer(loop, "headrace-journal", self._write)
+        self._committer: Committer[bytes] = Committer(loop, "headrace-journal", self._write)
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
         self._logs: dict[int, FileLog] = {}
         self._documents: dict[str, bytes] = {}
@@ -293,7 +294,7 @@ class FileStorage:
             self._forget(log)
         if isinstance(change, Released):
             log.release(change.kept)
-        self._committer.add(frame_of(log.state, change), entry)
+        self._committer.add(encode_frame(frame_of(log.state, change)), entry)
 
     def _look_for_room(self, byte_count: int) -> None:
         """A second is long on a fast disk: look again after every so many bytes."""
@@ -305,8 +306,8 @@ class FileStorage:
         self._unseen_bytes = 0
         self._disk_refusal = self._disk.refusal(self._pinned_bytes + self._segment_bytes)
 
-    def _write(self, batch: list[Frame]) -> None:
-        """On the journal's thread."""
+    def _write(self, batch: list[bytes]) -> None:
+        """On the journal's thread, which gets frames encoded: it is to hold up no other."""
         if batch:
             self._journal.write(batch)
 
@@ -316,7 +317,7 @@ class FileStorage:
         self._committer.settle(done, failed)
 
     def keep(self, documents: Documents) -> None:
-        self._committer.add(documents_frame(documents), None)
+        self._committer.add(encode_frame(documents_frame(documents)), None)
 
     def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
         self._committer.settle(done, failed)

@@ -211,15 +211,17 @@ class BatchHeader(NamedTuple):
         return self.first_lsn + self.frames
 
 
+def encode_frame(frame: Frame) -> bytes:
+    """A frame as it stands in a batch, behind its length."""
+    encoded = _encode(frame)
+    return _LENGTH.pack(len(encoded)) + encoded
+
+
 def encode_batch(
-    frames: list[Frame], generation: int, first_lsn: int, durable_lsn: int
+    frames: list[bytes], generation: int, first_lsn: int, durable_lsn: int
 ) -> tuple[BatchHeader, bytes]:
     """A batch as it stands in the journal, padded to its alignment."""
-    parts: list[bytes] = []
-    for frame in frames:
-        encoded = _encode(frame)
-        parts += (_LENGTH.pack(len(encoded)), encoded)
-    body = b"".join(parts)
+    body = b"".join(frames)
     header = BatchHeader(
         google_crc32c.value(body), len(body), generation, first_lsn, durable_lsn, len(frames)
     )

@@ -99,7 +99,7 @@ class Journal:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def write(self, batch: list[Frame]) -> None:
+    def write(self, batch: list[bytes]) -> None:
         """Append a batch and sync it; it is durable when this returns."""
         header, data = self._encode(batch)
         current = self._current
@@ -119,7 +119,7 @@ class Journal:
         if self._current is not None and self._proven_lsn < self.durable_lsn:
             self.write([])
 
-    def _encode(self, batch: list[Frame]) -> tuple[BatchHeader, bytes]:
+    def _encode(self, batch: list[bytes]) -> tuple[BatchHeader, bytes]:
         # Without a sync nothing is known to be durable, so nothing is claimed to be.
         durable_lsn = self.durable_lsn if self._sync else 0
         return frames.encode_batch(batch, self._generation, self.next_lsn, durable_lsn)
