@@ -82,6 +82,8 @@ conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, 
 
 bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes bench/results
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench durable
+	$(BIN)/python -m bench reference
 	$(if $(WITH_COMPILED),$(BIN)/python -m bench --compiled --only 'append-c64-*' 'producer-*' 'crowd-*')
 
 # --- documentation ---

@@ -1,4 +1,4 @@
-"""The command: python -m bench [compare|profile] [--quick] [--only ROW...] ..."""
+"""The command: python -m bench [compare|durable|reference|profile] [--quick] [--only ROW...] ..."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import date
 
 from rich.console import Console
 
-from bench import machine, plot, profile, results, table
+from bench import durable, machine, plot, profile, reference_rows, results, table
 from bench.rows import ROWS, select
 from bench.rows.base import Budget
 from bench.runner import run_rows
@@ -18,11 +18,12 @@ FULL = Budget(seconds=4.0, warmup_s=2.0, latency_samples=300)
 QUICK = Budget(seconds=1.0, warmup_s=1.0, latency_samples=100)
 STORAGE_MODE = "memory"
 WIDTH_IN_A_FILE = 150
+WHAT = ("compare", "durable", "reference", "profile")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("compare", "profile"), default="compare")
+    parser.add_argument("what", nargs="?", choices=WHAT, default="compare")
     parser.add_argument("--quick", action="store_true", help="one short round: a smoke test")
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--servers", nargs="+", default=list(KINDS), choices=list(KINDS))
@@ -42,6 +43,10 @@ def main(arguments: list[str]) -> None:
     try:
         if options.what == "profile":
             profile.run(console, options.only, budget)
+        elif options.what == "durable":
+            durable.run(console, options.only, budget, rounds, quick=options.quick)
+        elif options.what == "reference":
+            reference_rows.run(console, rounds, quick=options.quick)
         else:
             compare(console, options, budget, rounds)
     except ServerError as failure:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.machine import REPOSITORY
@@ -22,6 +22,7 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 REFERENCE = REPOSITORY / "bench" / "reference"
 HEADRACE = REPOSITORY / ".venv" / "bin" / "headrace"
+DATA = REPOSITORY / "bench" / "data"
 COMPILED = REPOSITORY / "build" / "compiled"
 MEMORY_BYTES_MAX = 16 * 2**30  # out of the way: the reference has no limit at all
 
@@ -46,6 +47,7 @@ class Kind:
     command: Callable[[int], list[str]]
     environment: dict[str, str] = field(default_factory=dict)
     prepare: Callable[[], None] = _nothing
+    stores: bool = False
 
 
 def _require_headrace() -> None:
@@ -89,9 +91,39 @@ KINDS = {
 }
 
 
+def _storing(mode: str) -> Kind:
+    environment = HEADRACE_ENVIRONMENT | {"DS_STORAGE__MODE": mode}
+    return replace(headrace(compiled=False), name=mode, environment=environment, stores=True)
+
+
+STORING = {
+    **{mode: _storing(mode) for mode in ("file-durable", "acid", "file-fast")},
+    "reference-file": replace(KINDS["reference"], name="reference-file", stores=True),
+    "sendfile": Kind(
+        "sendfile",
+        lambda port: [sys.executable, "-m", "bench.sendfile_server", str(port)],
+        stores=True,
+    ),
+}
+"""Servers that store: each run has a data directory of its own, on this repository's disk."""
+
+
 @contextmanager
 def running(kind: Kind) -> Iterator[Target]:
     """A fresh server that listens; it is stopped, and killed if need be, at the end."""
+    if not kind.stores:
+        with _running(kind) as target:
+            yield target
+        return
+    DATA.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=DATA) as directory:
+        place = {"DS_STORAGE__DATA_DIR": directory, "BENCH_DATA_DIR": directory}
+        with _running(replace(kind, environment=kind.environment | place)) as target:
+            yield target
+
+
+@contextmanager
+def _running(kind: Kind) -> Iterator[Target]:
     port = _free_port()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from bench.meter import pin_generator
 from bench.rows import ROWS
 from bench.rows.base import Budget, Target
+from bench.rows.durable import DURABLE
 from bench.sockets import raise_descriptor_limit
 
 
@@ -21,7 +22,7 @@ def main(arguments: list[str]) -> None:
     pin_generator()
     raise_descriptor_limit()
     gc.disable()  # a collection in the middle of a round trip would be measured as the server's
-    sample = ROWS[name].run(
+    sample = (ROWS | DURABLE)[name].run(
         Target(int(port), int(pid)), Budget(float(seconds), float(warmup_s), int(latency_samples))
     )
     json.dump(asdict(sample), sys.stdout)

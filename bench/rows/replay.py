@@ -53,7 +53,8 @@ class Replay(Row):
 class Lane:
     """One reader. Our server answers in chunks, the reference at once: it follows the headers."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, stream_bytes: int = STREAM_BYTES) -> None:
+        self._stream_bytes = stream_bytes
         self.sock = pool.open()
         self.fd = self.sock.fileno()
         self.errors = 0
@@ -77,7 +78,7 @@ class Lane:
         if answer.ok and answer.headers.get("stream-up-to-date") != "true":
             self._ask(answer.headers["stream-next-offset"])
             return False
-        self.errors += not answer.ok or self._total != STREAM_BYTES
+        self.errors += not answer.ok or self._total != self._stream_bytes
         return True
 
 

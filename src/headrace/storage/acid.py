@@ -37,6 +37,7 @@ from headrace.storage.base import (
     Check,
     Checked,
     Cold,
+    Commits,
     Created,
     Documents,
     Entry,
@@ -262,6 +263,14 @@ class AcidStorage:
                     part = _PartCheck(shard, database, key)
                     yield part
                     key = part.next_key
+
+    def commits(self) -> Commits:
+        every = [shard.committer.commits for shard in self._shards]
+        return Commits(
+            sum(one.batches for one in every),
+            sum(one.changes for one in every),
+            sum(one.seconds for one in every),
+        )
 
     def tick(self) -> None:
         """LMDB keeps the room of what was deleted, and uses it again: that is room, too."""

@@ -8,6 +8,7 @@ that stream is. In memory both happen at once. A log holds exactly the bytes a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -135,6 +136,15 @@ class Recovered(msgspec.Struct):
     log: Log
 
 
+@dataclass(slots=True)
+class Commits:
+    """Batches of changes made durable, and the seconds spent writing and syncing them."""
+
+    batches: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+
+
 class Storage(Protocol):
     """One storage mode."""
 
@@ -200,6 +210,10 @@ class Storage(Protocol):
 
     async def failed(self) -> None:
         """Returns never, or raises what a commit died of."""
+        ...
+
+    def commits(self) -> Commits:
+        """What has been made durable so far, and how long that took."""
         ...
 
     def tick(self) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from headrace.clock import monotonic
 from headrace.errors import CommitFailed, HeadraceError, StoredBytesUnreadable
-from headrace.storage.base import Entry, Failed
+from headrace.storage.base import Commits, Entry, Failed
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Committer(Generic[W]):
         """The number of the last batch that is durable."""
         self._thread = ThreadPoolExecutor(1, name)
         self._failure: asyncio.Future[None] = loop.create_future()
+        self.commits = Commits()
         self.is_failed = False
         self.is_poisoned = False  # the thread's own word for it
         self._is_closed = False
@@ -111,6 +113,13 @@ class Committer(Generic[W]):
             self.is_poisoned = True
             raise
 
+    def _timed(self, work: list[W]) -> None:
+        begun = monotonic()
+        self._write(work)
+        self.commits.batches += 1
+        self.commits.changes += len(work)
+        self.commits.seconds += monotonic() - begun
+
     def _schedule(self) -> None:
         if not self._busy and not self._scheduled:
             self._scheduled = True
@@ -124,7 +133,7 @@ class Committer(Generic[W]):
         self.gathering += 1
         work, self._work = self._work, []
         waiting, self._waiting = self._waiting, []
-        future = self._loop.run_in_executor(self._thread, self._guarded, self._write, work)
+        future = self._loop.run_in_executor(self._thread, self._guarded, self._timed, work)
         future.add_done_callback(lambda finished: self._finished(waiting, finished))
 
     def _finished(self, waiting: list[Entry | _Settling], finished: asyncio.Future[None]) -> None:

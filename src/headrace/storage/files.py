@@ -33,6 +33,7 @@ from headrace.storage.base import (
     Check,
     Checked,
     Cold,
+    Commits,
     Created,
     Documents,
     Entry,
@@ -251,6 +252,9 @@ class FileStorage:
         if self._pinned_bytes > PINNED_BYTES_MAX:
             return Overloaded("bytes not yet in stream files", PINNED_BYTES_MAX)
         return self._disk_refusal
+
+    def commits(self) -> Commits:
+        return self._committer.commits
 
     def tick(self) -> None:
         self._look()

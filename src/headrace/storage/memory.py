@@ -15,6 +15,7 @@ from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.base import (
     Change,
     Check,
+    Commits,
     Created,
     Documents,
     Entry,
@@ -191,6 +192,9 @@ class MemoryStorage:
 
     async def failed(self) -> None:
         await asyncio.Event().wait()
+
+    def commits(self) -> Commits:
+        return Commits()
 
     def tick(self) -> None:
         """Memory is bounded by the engine."""
