@@ -172,6 +172,18 @@ class Machine:
         self.storage = storage
         self.engine = Engine(storage, self.clock, LIMITS)
 
+    def start_unwitnessed(self) -> None:
+        """Open as a server does, without a look at what is there."""
+        self.loop = SimulatedLoop(self.random)
+        storage = FileStorage(
+            self.disk,
+            LIMITS,
+            self.loop.as_loop,
+            sync=self.sync,
+            segment_bytes=self.segment_bytes,
+        )
+        self.engine = Engine(storage, self.clock, LIMITS)
+
     # -- what clients do -----------------------------------------------------------------------
 
     def ask(self, name: str, command: Callable[[Callable[[Any], None]], None], *also: str) -> None:

@@ -199,6 +199,7 @@ class SimulatedDisk:
         """Which calls go wrong, by number; a call that is to be short and is no write is EIO."""
         self.calls: dict[str, int] = {}
         self.call_count = 0
+        self.opened: list[str] = []
         self._root = _Node(entries={})
         self._is_on = True
         self._is_locked = False
@@ -282,6 +283,7 @@ class SimulatedDisk:
 
     def open(self, name: str, *, create: bool = False) -> SimulatedFile:
         self.call("open")
+        self.opened.append(name)
         parent, last = self._parent(name)
         assert parent.entries is not None, "a parent is a directory"
         node = parent.entries.get(last)
