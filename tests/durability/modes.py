@@ -12,6 +12,10 @@ from headrace.storage.disk import RealDisk
 from headrace.storage.files import FileStorage
 
 DURABLE_MODES = ["acid", "file-durable"]
+"""Those whose acknowledgements survive a power cut."""
+KEPT_MODES = [*DURABLE_MODES, "file-fast"]
+"""Those whose acknowledgements survive the process."""
+ALL_MODES = ["memory", *KEPT_MODES]
 SHARDS = 4
 SEGMENT_BYTES = 64 * 1024  # so small that checkpoints and used segments are part of every test
 
@@ -35,6 +39,6 @@ def open_storage(
         RealDisk(directory),
         limits or Limits(),
         loop,
-        sync=True,
+        sync=mode == "file-durable",
         segment_bytes=SEGMENT_BYTES,
     )

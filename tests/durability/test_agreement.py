@@ -1,4 +1,4 @@
-"""A durable mode gives the answers that memory gives, whenever it is restarted."""
+"""All four modes give the same answers, whenever those that store are restarted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from headrace.storage import acid, acid_shard, files, stream_files
 from headrace.storage.base import Storage
 from headrace.storage.memory import MemoryStorage
 from headrace.testing.clock import VirtualClock
-from tests.durability.modes import DURABLE_MODES, open_storage
+from tests.durability.modes import KEPT_MODES, open_storage
 
 DEADLINE_SECS = 30.0
 # Small enough that a few appends leave the hot tail, fill a chunk, and outlive a receipt.
@@ -151,9 +151,9 @@ def read(name: str, start: Position) -> Callable[[Engine, Reply], None]:
 
 
 class Agreement(RuleBasedStateMachine):
-    """Memory, which never restarts, beside a durable mode, which does."""
+    """Memory, which never restarts, beside the modes that store, which do."""
 
-    mode = DURABLE_MODES[0]
+    modes = KEPT_MODES
 
     @initialize()
     def begin(self) -> None:
@@ -161,20 +161,27 @@ class Agreement(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-agreement-"))
         clock = VirtualClock()
         self.clock = clock
-        self.memory, self.durable = Side(self.loop, clock), Side(self.loop, clock)
+        self.memory = Side(self.loop, clock)
         self.memory.open(MemoryStorage())
-        self.durable.open(open_storage(self.mode, self.directory, self.loop))
+        self.stored = {mode: Side(self.loop, clock) for mode in self.modes}
+        for mode in self.stored:
+            self.open(mode)
         self.offsets: dict[str, list[Position]] = {}
-        self.ids: dict[int, tuple[str, int]] = {}
+        self.ids: dict[tuple[str, int], tuple[str, int]] = {}
         self.create("text", "text/plain", FOREVER, b"", closed=False)
         self.create("json", "application/json", FOREVER, b"", closed=False)
         self.create("bytes", "application/octet-stream", FOREVER, b"initial", closed=False)
 
+    def open(self, mode: str) -> None:
+        self.stored[mode].open(open_storage(mode, self.directory / mode, self.loop))
+
     def both(self, *commands: Callable[[Engine, Reply], None]) -> list[Any]:
         self.clock.advance(ms=1)
-        expected, found = self.memory.ask(*commands), self.durable.ask(*commands)
-        assert found == expected, f"{self.mode} {found} and memory {expected}"
-        return found
+        expected = self.memory.ask(*commands)
+        for mode, side in self.stored.items():
+            found = side.ask(*commands)
+            assert found == expected, f"{mode} {found} and memory {expected}"
+        return expected
 
     # -- what clients do ---------------------------------------------------------------------
 
@@ -259,36 +266,49 @@ class Agreement(RuleBasedStateMachine):
         offsets = self.offsets.get(name, [START])
         return offsets[at % len(offsets)]
 
-    @rule()
-    def restart(self) -> None:
-        self.durable.engine.close()
-        self.durable.open(open_storage(self.mode, self.directory, self.loop))
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        """One of them, so that they are also compared at different ages."""
+        mode = data.draw(st.sampled_from(sorted(self.stored)), "mode")
+        self.stored[mode].engine.close()
+        self.open(mode)
 
     # -- what holds --------------------------------------------------------------------------
 
     @invariant()
     def streams_are_the_same(self) -> None:
-        expected, found = self.memory.engine.streams, self.durable.engine.streams
-        assert found.keys() == expected.keys()
-        for name in expected.keys() - {REGISTRY_NAME}:
-            one, other = expected[name].state, found[name].state
-            assert comparable_state(other) == comparable_state(one)
-            if not one.deleted:
-                assert self.durable.read_all(name) == self.memory.read_all(name)
+        expected = self.memory.engine.streams
+        bytes_of = {
+            name: self.memory.read_all(name)
+            for name in expected.keys() - {REGISTRY_NAME}
+            if not expected[name].state.deleted
+        }
+        for side in self.stored.values():
+            found = side.engine.streams
+            assert found.keys() == expected.keys()
+            for name in expected.keys() - {REGISTRY_NAME}:
+                one, other = expected[name].state, found[name].state
+                assert comparable_state(other) == comparable_state(one)
+            for name, data in bytes_of.items():
+                assert side.read_all(name) == data
 
     @invariant()
     def an_id_is_never_used_again(self) -> None:
-        for name, stream in self.durable.engine.streams.items():
-            born = name, stream.state.created_at_ms
-            assert self.ids.setdefault(stream.state.id, born) == born
+        for mode, side in self.stored.items():
+            for name, stream in side.engine.streams.items():
+                born = name, stream.state.created_at_ms
+                assert self.ids.setdefault((mode, stream.state.id), born) == born
 
     @invariant()
     def registries_name_the_same_streams(self) -> None:
-        assert registered(self.durable) == registered(self.memory)
+        expected = registered(self.memory)
+        for side in self.stored.values():
+            assert registered(side) == expected
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):
-            self.durable.engine.close()
+            for side in self.stored.values():
+                side.engine.close()
             self.loop.close()
             shutil.rmtree(self.directory)
 
@@ -315,17 +335,16 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_windows")
-@pytest.mark.parametrize("mode", DURABLE_MODES)
-def test_answers_are_those_of_memory_across_restarts(mode: str) -> None:
+def test_answers_are_those_of_memory_across_restarts() -> None:
     # Shrinking takes minutes where every step syncs: the failing steps are printed as they are.
     phases = (Phase.explicit, Phase.reuse, Phase.generate)
     run_state_machine_as_test(
-        type("Machine", (Agreement,), {"mode": mode}),
+        Agreement,
         settings=settings(max_examples=60, stateful_step_count=30, deadline=None, phases=phases),
     )
 
 
-@pytest.mark.parametrize("mode", DURABLE_MODES)
+@pytest.mark.parametrize("mode", KEPT_MODES)
 def test_a_storage_that_forgets_closure_is_caught(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,11 +357,12 @@ def test_a_storage_that_forgets_closure_is_caught(
 
     monkeypatch.setattr(Engine, "_recover", forgetful)
     machine = Agreement()
-    machine.mode = mode
+    machine.modes = [mode]
     machine.begin()
     try:
         machine.create("f", "text/plain", FOREVER, b"", closed=True)
-        machine.restart()
+        machine.stored[mode].engine.close()
+        machine.open(mode)
         with pytest.raises(AssertionError):
             machine.streams_are_the_same()
     finally:

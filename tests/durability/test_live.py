@@ -18,7 +18,7 @@ from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
 from headrace.testing.writers import Writer
 from tests.durability.campaign import mutant
-from tests.durability.modes import DURABLE_MODES, settings
+from tests.durability.modes import DURABLE_MODES, KEPT_MODES, settings
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ class Followed:
             Writer(server.port, PATH, name, first, self.oracle)
             for name, first in self._numbers.items()
         ]
-        enough = len(self.oracle.acknowledged) + self._random.randrange(50, 300)
+        enough = len(self.oracle.acknowledged) + self._random.randrange(50, 700)
         for writer in writers:
             writer.start()
         eventually(lambda: len(self.oracle.acknowledged) >= enough, "writers are acknowledged")
@@ -148,7 +148,7 @@ def kill(server: ServerProcess) -> None:
     server.kill()
 
 
-@pytest.fixture(scope="module", params=DURABLE_MODES)
+@pytest.fixture(scope="module", params=KEPT_MODES)
 def followed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Followed, str]:
@@ -157,7 +157,11 @@ def followed(
     for _ in range(CYCLES):
         one.live(kill)
     stored = one.finish()
-    print(f"{request.param}: {CYCLES} kills, {len(stored.splitlines())} messages followed")
+    messages = len(stored.splitlines())
+    print(
+        f"{request.param}: {CYCLES} kills, {messages} messages, "
+        f"{messages * len(one.followers)} delivered"
+    )
     return one, stored
 
 
