@@ -6,6 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip
 SUITE  := tests/conformance
+SHAPES := tests/shapes
 COMPILED := build/compiled
 WITH_COMPILED := $(if $(shell command -v cc),compiled)
 UI     := tests/ui
@@ -15,10 +16,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled run check static browser test conformance bench docs screenshots docs-serve lock clean
+.PHONY: help setup compiled run check static browser test conformance bench docs screenshots docs-serve lock clean \
+        dev dev-ui dev-down integration-test integration-test-sessions
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- setup: each step leaves a stamp, so a second run does nothing ---
 
@@ -56,6 +58,10 @@ $(UI)/node_modules/.installed: $(UI)/package.json $(UI)/package-lock.json
 browser: setup
 	@$(BIN)/python -m tests.ui.chromium
 
+$(SHAPES)/node_modules/.installed: $(SHAPES)/package.json $(SHAPES)/package-lock.json
+	cd $(SHAPES) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 setup: $(VENV)/.installed ## create .venv from the lock; leaves .venv/bin/headrace
 
 compiled: $(COMPILED)/.built ## the hot path as C, into build/ (needs a C compiler)
@@ -74,7 +80,7 @@ static: setup
 check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
-test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(WITH_COMPILED) browser ## everything: check, the slow tests, the official suite in every mode
+test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser ## everything: check, the slow tests, the official suite in every mode
 	$(BIN)/python -m pytest
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI
@@ -85,6 +91,23 @@ bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes 
 	$(BIN)/python -m bench durable
 	$(BIN)/python -m bench reference
 	$(if $(WITH_COMPILED),$(BIN)/python -m bench --compiled --only 'append-c64-*' 'producer-*' 'crowd-*')
+
+# --- the stack: docs/stack.md ---
+
+dev: setup ## everything: server, Envoy, Postgres, sync, heartbeat, database page, stream browser
+	$(BIN)/headrace stack up --profile dev
+
+dev-ui: setup ## where the stream browser of `make dev` is
+	$(BIN)/headrace stack ui
+
+dev-down: setup ## end what `make dev` started
+	$(BIN)/headrace stack down
+
+integration-test: setup ## the stack and authentication through Envoy
+	$(BIN)/python -m pytest tests/stack -m "not sync"
+
+integration-test-sessions: setup ## sessions and both directions of the Postgres sync
+	$(BIN)/python -m pytest tests/stack -m sync
 
 # --- documentation ---
 
@@ -108,8 +131,9 @@ lock: $(VENV)/.created ## resolve pyproject.toml and package.json again
 	$(COMPILE) -o requirements/dev.txt -c requirements/run.txt --extra dev --extra spark --extra stack pyproject.toml requirements/build.in
 	cd $(SUITE) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node trim-lock.mjs
 	cd $(UI) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
+	cd $(SHAPES) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
 
 clean: ## remove everything that can be made again
-	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium bench/reference/node_modules build site
+	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium $(SHAPES)/node_modules bench/reference/node_modules build site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

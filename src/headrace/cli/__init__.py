@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
+from headrace.cli import stack_parts
 from headrace.cli.config import config
 from headrace.cli.export import export
 from headrace.cli.import_ import import_
 from headrace.cli.pipeline import app as pipeline
 from headrace.cli.serve import serve
+from headrace.cli.shapes import shapes
 from headrace.cli.stack import app as stack
 from headrace.cli.token import token
 from headrace.cli.verify import verify
@@ -29,6 +31,9 @@ app.command()(verify)
 app.command()(export)
 app.command("import")(import_)
 app.command()(token)
+app.command()(shapes)
+for part in stack_parts.COMMANDS:
+    stack.command()(part)
 app.add_typer(stack)
 app.add_typer(pipeline)
 

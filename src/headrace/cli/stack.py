@@ -88,6 +88,16 @@ def down(state: StateOption = None) -> None:
 
 
 @app.command()
+def ui(state: StateOption = None) -> None:
+    """Print where the stream browser of the running stack is."""
+    record = state_directory(state).read()
+    page = next((p.page for p in record.parts if p.page), "") if record is not None else ""
+    if not page:
+        fail("No stack with a stream browser is up: start one with `make dev`.", EXIT_NOT_UP)
+    typer.echo(page)
+
+
+@app.command()
 def status(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -107,6 +117,8 @@ def status(
         typer.echo(json.dumps({"profile": record.profile, "parts": parts}, indent=2))
     else:
         _print_table(record, answers)
+        for warning in stack.warnings(record.parts):
+            _say(f"warning: {warning}")
     if not record.supervisor.is_alive:
         fail("The supervisor is gone: `headrace stack down` ends what it left.", EXIT_FAILED)
     if any(answer != "ok" for answer in answers.values()):

@@ -7,12 +7,14 @@ built on the way. What an update did not send (TOAST that did not change) is nam
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
 from headrace.postgres.values import Encoder, encoder
+
+Encoding = Callable[[int], Encoder]
 
 _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")
@@ -75,12 +77,12 @@ class Relation:
     keys: tuple[int, ...] = field(repr=False)
 
     @classmethod
-    def of(cls, table: str, columns: tuple[Column, ...]) -> Relation:
+    def of(cls, table: str, columns: tuple[Column, ...], encoding: Encoding = encoder) -> Relation:
         return cls(
             table,
             columns,
             tuple(f"{encoder(0)(column.name)}:" for column in columns),
-            tuple(encoder(column.type_oid) for column in columns),
+            tuple(encoding(column.type_oid) for column in columns),
             tuple(i for i, column in enumerate(columns) if column.is_key),
         )
 
@@ -138,11 +140,16 @@ class Decoder:
     """Remembers the tables of one connection and the transaction it is in.
 
     Under REPLICA IDENTITY FULL the publisher calls every column a key; `primary_keys` says, by
-    table, which really are.
+    table, which really are. `encoding` says how values of a type become JSON.
     """
 
-    def __init__(self, primary_keys: Mapping[str, frozenset[str]] | None = None) -> None:
+    def __init__(
+        self,
+        primary_keys: Mapping[str, frozenset[str]] | None = None,
+        encoding: Encoding = encoder,
+    ) -> None:
         self._primary_keys = primary_keys or {}
+        self._encoding = encoding
         self._relations: dict[int, Relation] = {}
         self._xid = 0
         self._commit_lsn = ""
@@ -194,7 +201,7 @@ class Decoder:
             type_oid, modifier = _COLUMN_TYPE.unpack_from(message, at)
             columns.append(Column(column, type_oid, modifier, is_key))
             at += 8
-        relation = Relation.of(table, tuple(columns))
+        relation = Relation.of(table, tuple(columns), self._encoding)
         self._relations[_U32.unpack_from(message, 1)[0]] = relation
         return Described(relation)
 

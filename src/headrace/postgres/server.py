@@ -97,6 +97,17 @@ class PostgresServer:
     ) -> None:
         self.stop()
 
+    @property
+    def account(self) -> tuple[int, int] | None:
+        """The uid and gid it runs under; None is our own."""
+        return None if self._account is None else (self._account.pw_uid, self._account.pw_gid)
+
+    def prepare(self) -> list[str]:
+        """Make the data directory if there is none; the command that serves it."""
+        binaries = self._binaries()
+        self._initialise(binaries)
+        return self._command(binaries)
+
     def start(self) -> None:
         """Start and return once it answers queries; the database exists."""
         binaries = self._binaries()
@@ -177,17 +188,10 @@ class PostgresServer:
 
     def _try_start(self, binaries: Path, deadline: float) -> str | None:
         """None once it answers; else the last lines of its log."""
-        options = [
-            part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")
-        ]
         with self.log_path.open("ab") as log:
             start_of_log = log.tell()
             self._process = subprocess.Popen(
-                [
-                    binaries / "postgres",
-                    *("-D", self.data_dir, "-h", "127.0.0.1", "-p", str(self.port), "-k", ""),
-                    *options,
-                ],
+                self._command(binaries),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C in a terminal is its owner's to pass on
@@ -206,6 +210,13 @@ class PostgresServer:
         with self.log_path.open("rb") as log:
             log.seek(start_of_log)
             return log.read().decode("utf-8", "replace")
+
+    def _command(self, binaries: Path) -> list[str]:
+        options = [
+            part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")
+        ]
+        where = ["-D", str(self.data_dir), "-h", "127.0.0.1", "-p", str(self.port), "-k", ""]
+        return [str(binaries / "postgres"), *where, *options]
 
     def _create_database(self) -> None:
         with psycopg.connect(self.url_of("postgres"), autocommit=True) as connection:

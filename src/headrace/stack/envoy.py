@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace.stack.ports import LOOPBACK
 
 API = "type.googleapis.com/envoy"
 EARLY = f"{API}.extensions.http.early_header_mutation"
 FILTERS = f"{API}.extensions.filters"
+TLS = f"{API}.extensions.transport_sockets.tls.v3"
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 # The server ends an idle connection after 75 s (http.keep_alive_secs); Envoy lets go before, so
 # that it never sends a request into a connection that is being closed.
 UPSTREAM_IDLE = "60s"
@@ -34,13 +38,17 @@ class Setup:
     listen_port: int
     admin_port: int
     server_port: int
-    jwks_file: Path
+    jwks_file: Path | None
     issuer: str
     audience: str
     stream_root: str = "/v1/stream"
     sse_rotation_secs: float = 60
     ui_port: int | None = None
     address: str = LOOPBACK
+    admin_address: str = LOOPBACK
+    server_host: str = LOOPBACK
+    jwks_uri: str | None = None  # an identity provider's keys, instead of the file
+    tls: tuple[Path, Path] | None = None  # certificate chain and key, PEM
 
 
 def executable() -> Path:
@@ -73,8 +81,8 @@ def bootstrap(setup: Setup) -> dict[str, Any]:
     if setup.ui_port is not None:
         listeners.append(_listener("ui", setup, setup.ui_port, [], None))
     return {
-        "admin": {"address": _socket(setup.address, setup.admin_port)},
-        "static_resources": {"listeners": listeners, "clusters": [_cluster(setup)]},
+        "admin": {"address": _socket(setup.admin_address, setup.admin_port)},
+        "static_resources": {"listeners": listeners, "clusters": _clusters(setup)},
     }
 
 
@@ -107,19 +115,32 @@ def _listener(
         "route_config": {"virtual_hosts": [_virtual_host(name)]},
         "http_filters": [*([jwt] if jwt else []), _router()],
     }
+    chain: dict[str, Any] = {
+        "filters": [
+            {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+        ]
+    }
+    if setup.tls is not None:
+        chain["transport_socket"] = _server_tls(*setup.tls)
     return {
         "name": name,
         "address": _socket(setup.address, port),
-        "filter_chains": [
-            {
-                "filters": [
-                    {
-                        "name": "envoy.filters.network.http_connection_manager",
-                        "typed_config": manager,
-                    }
-                ]
-            }
-        ],
+        "filter_chains": [chain],
+    }
+
+
+def _server_tls(certificate: Path, key: Path) -> dict[str, Any]:
+    pair = {
+        "certificate_chain": {"filename": str(certificate)},
+        "private_key": {"filename": str(key)},
+    }
+    common = {"alpn_protocols": ["h2", "http/1.1"], "tls_certificates": [pair]}
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": f"{TLS}.DownstreamTlsContext",
+            "common_tls_context": common,
+        },
     }
 
 
@@ -152,7 +173,7 @@ def _jwt(setup: Setup) -> dict[str, Any]:
     provider = {
         "issuer": setup.issuer,
         "audiences": [setup.audience],
-        "local_jwks": {"filename": str(setup.jwks_file)},
+        **_jwks_source(setup),
         # The server does not read the token, but keeps answers to such requests out of shared
         # caches, also when the token names no subject.
         "forward": True,
@@ -172,6 +193,20 @@ def _jwt(setup: Setup) -> dict[str, Any]:
                 {"match": {"prefix": "/"}, "requires": {"provider_name": "stack"}},
             ],
         },
+    }
+
+
+def _jwks_source(setup: Setup) -> dict[str, Any]:
+    if setup.jwks_uri is None:
+        return {"local_jwks": {"filename": str(setup.jwks_file)}}
+    return {
+        "remote_jwks": {
+            "http_uri": {"uri": setup.jwks_uri, "cluster": "jwks", "timeout": "5s"},
+            "cache_duration": "300s",
+            # Fetched before the first request needs it, and fetched again when that fails.
+            "async_fetch": {"fast_listener": False},
+            "retry_policy": {"num_retries": 3},
+        }
     }
 
 
@@ -213,8 +248,53 @@ def _problem_documents() -> dict[str, Any]:
     }
 
 
-def _cluster(setup: Setup) -> dict[str, Any]:
-    endpoint = {"endpoint": {"address": _socket(LOOPBACK, setup.server_port)}}
+def _clusters(setup: Setup) -> list[dict[str, Any]]:
+    clusters = [_server_cluster(setup)]
+    if setup.jwks_uri is not None:
+        clusters.append(_jwks_cluster(setup.jwks_uri))
+    return clusters
+
+
+def _endpoints(name: str, host: str, port: int) -> dict[str, Any]:
+    """An address, or a name that is looked up again and again."""
+    endpoint = {"endpoint": {"address": _socket(host, port)}}
+    return {
+        "name": name,
+        "type": "STATIC" if _is_address(host) else "STRICT_DNS",
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]},
+    }
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _jwks_cluster(uri: str) -> dict[str, Any]:
+    parts = urlsplit(uri)
+    assert parts.hostname is not None, "checked when it was given"
+    is_tls = parts.scheme == "https"
+    cluster = {
+        **_endpoints("jwks", parts.hostname, parts.port or (443 if is_tls else 80)),
+        "connect_timeout": "5s",
+    }
+    if is_tls:
+        trusted = {"trusted_ca": {"filename": CA_BUNDLE}}
+        cluster["transport_socket"] = {
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": {
+                "@type": f"{TLS}.UpstreamTlsContext",
+                "sni": parts.hostname,
+                "common_tls_context": {"validation_context": trusted},
+            },
+        }
+    return cluster
+
+
+def _server_cluster(setup: Setup) -> dict[str, Any]:
     options = {
         "@type": f"{API}.extensions.upstreams.http.v3.HttpProtocolOptions",
         "common_http_protocol_options": {"idle_timeout": UPSTREAM_IDLE},
@@ -226,16 +306,11 @@ def _cluster(setup: Setup) -> dict[str, Any]:
         "max_requests": 100_000,
     }
     return {
-        "name": "server",
-        "type": "STATIC",
+        **_endpoints("server", setup.server_host, setup.server_port),
         "connect_timeout": "1s",
         # Each live reader holds a connection; Envoy's own limit is 1,024.
         "circuit_breakers": {"thresholds": [unlimited]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options
-        },
-        "load_assignment": {
-            "cluster_name": "server",
-            "endpoints": [{"lb_endpoints": [endpoint]}],
         },
     }

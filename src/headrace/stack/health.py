@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import time
+from pathlib import Path
 
 import httpx
 
 from headrace.stack.parts import HEALTH_TIMEOUT_SECS, Health
 
 OK = "ok"
+PROGRESS_SECS_MAX = 60.0  # a pipeline reports once a second; a long batch may hold that up
 
 
 def check(health: Health, timeout_secs: float = HEALTH_TIMEOUT_SECS) -> str:
@@ -19,6 +23,8 @@ def check(health: Health, timeout_secs: float = HEALTH_TIMEOUT_SECS) -> str:
         return _http(health.target, timeout_secs)
     if health.kind == "tcp":
         return _tcp(health.target, timeout_secs)
+    if health.kind == "pipeline":
+        return _pipeline(Path(health.target))
     assert health.kind == "postgres", health.kind
     return _postgres(health.target, timeout_secs)
 
@@ -49,3 +55,14 @@ def _postgres(url: str, timeout_secs: float) -> str:
     except psycopg.Error as error:
         return f"does not answer: {str(error).splitlines()[0] if str(error) else error!r}"
     return OK
+
+
+def _pipeline(progress: Path) -> str:
+    try:
+        told = json.loads(progress.read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return "has not reported yet"
+    if told["state"] != "running":
+        return f"is {told['state']}: {told['last_error']}" if told["last_error"] else told["state"]
+    age = time.time() - told["updated_at"]
+    return OK if age < PROGRESS_SECS_MAX else f"has not reported for {age:.0f} s"

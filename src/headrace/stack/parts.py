@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 HEALTH_TIMEOUT_SECS = 5.0
+HEADRACE = (sys.executable, "-m", "headrace.cli")
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,8 @@ class Health:
     """How to ask a part whether it is well.
 
     `http` wants 200 from a URL, `tcp` wants a connection to host:port, `postgres` wants an answer
-    to a query, `process` is content with a live process.
+    to a query, `pipeline` wants a recent word of progress in a file, `process` is content with a
+    live process.
     """
 
     kind: str
@@ -35,6 +38,7 @@ class Part:
     health: Health = ALIVE
     needs: tuple[str, ...] = ()
     address: str = ""  # what a person opens or connects to
+    page: str = ""  # the stream browser's address, where this part serves it
     note: str = ""
     stop_signal: int = signal.SIGTERM
     stop_secs: float = 15.0

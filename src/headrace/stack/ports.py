@@ -23,6 +23,10 @@ NEIGHBOURS_TRIED = 100
 FREE_RANGE = range(10_000, 32_000)
 
 
+def url(port: int) -> str:
+    return f"http://{LOOPBACK}:{port}"
+
+
 class NoFreePort(RuntimeError):
     """Every port that was tried is taken."""
 

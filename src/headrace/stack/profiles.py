@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.stack import envoy
-from headrace.stack.parts import Health, Part
-from headrace.stack.ports import LOOPBACK, Ports
+from headrace.stack.parts import HEADRACE, Health, Part
+from headrace.stack.ports import LOOPBACK, Ports, url
 from headrace.stack.state import StateDirectory
+from headrace.stack.sync import database, dev_parts, sync_parts
 from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
 
 PROFILES = ("default", "sync", "dev")
 CONFIG_TIMEOUT_SECS = 30
-HEADRACE = (sys.executable, "-m", "headrace.cli")
 
 
 class BadSetup(ValueError):
@@ -41,12 +40,13 @@ def plan(profile: str, state: StateDirectory, ports: Ports) -> Plan:
     made = Plan(profile)
     server = _server(state, ports)
     made.parts += [server, _envoy(profile, state, ports, server)]
+    if profile in ("sync", "dev"):
+        base = database(state, ports)
+        made.parts += sync_parts(state, base, ports, server.address)
+        if profile == "dev":
+            made.parts += dev_parts(state, base, ports, server.address)
     made.messages += ports.messages
     return made
-
-
-def url(port: int) -> str:
-    return f"http://{LOOPBACK}:{port}"
 
 
 def _server(state: StateDirectory, ports: Ports) -> Part:
@@ -87,14 +87,16 @@ def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> P
     config = state.path / "envoy.json"
     envoy.write(setup, config)
     note = f"tokens; admin {url(setup.admin_port)}"
-    if setup.ui_port is not None:
-        note += f"; stream browser {url(setup.ui_port)}"
+    page = "" if setup.ui_port is None else url(setup.ui_port)
+    if page:
+        note += f"; stream browser {page}"
     return Part(
         name="envoy",
         argv=envoy.command(config),
         health=Health("http", f"{url(setup.listen_port)}/healthz"),
         needs=("server",),
         address=url(setup.listen_port),
+        page=page,
         note=note,
     )
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
+import httpx
+
 from headrace.stack import health, processes
 from headrace.stack.cleanup import end_recorded
 from headrace.stack.ports import Ports
@@ -137,3 +139,16 @@ def _live(part: Recorded) -> str:
     if part.identity is None or not part.identity.is_alive:
         return part.state if part.state in ("waiting", "backing off") else "not running"
     return health.check(part.health, STATUS_TIMEOUT_SECS)
+
+
+def warnings(parts: Sequence[Recorded]) -> list[str]:
+    """What the monitor thinks a person should know; nothing where there is no monitor."""
+    found: list[str] = []
+    for part in parts:
+        if part.name == "monitor":
+            try:
+                answer = httpx.get(f"{part.address}/warnings", timeout=STATUS_TIMEOUT_SECS)
+                found += answer.json()
+            except (httpx.HTTPError, ValueError):
+                continue  # its health says so already
+    return found

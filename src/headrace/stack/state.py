@@ -32,6 +32,7 @@ class Recorded:
     pid: int | None = None
     started: str | None = None
     address: str = ""
+    page: str = ""
     note: str = ""
     restarts: int = 0
     since: float = 0.0  # seconds since the epoch

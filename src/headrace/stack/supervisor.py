@@ -44,7 +44,9 @@ class _Supervised:
 
     def __init__(self, part: Part) -> None:
         self.part = part
-        self.record = Recorded(part.name, address=part.address, note=part.note, health=part.health)
+        self.record = Recorded(
+            part.name, address=part.address, page=part.page, note=part.note, health=part.health
+        )
         self.process: subprocess.Popen[bytes] | None = None
         self.leader: Identity | None = None
         self.was_ready = False

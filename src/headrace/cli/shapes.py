@@ -1,0 +1,41 @@
+"""`headrace shapes`: an Electric-compatible Shape API over a Postgres of one's own."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import EXIT_REFUSED, fail
+from headrace.cli.stack_parts import HostOption, log_plainly, postgres_url, server_url
+
+
+def shapes(
+    host: HostOption = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port.")] = 3001,
+    slot: Annotated[str, typer.Option("--slot", help="Replication slot.")] = "headrace_shapes",
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="Streams of the shapes' logs lie below this name.")
+    ] = "shapes",
+    allow_shape_deletion: Annotated[
+        bool, typer.Option("--allow-shape-deletion", help="Answer DELETE /v1/shape.")
+    ] = False,
+) -> None:
+    """Serve GET /v1/shape for @electric-sql/client, from POSTGRES_URL and DS_SERVER_URL."""
+    missing = [name for name in ("psycopg", "starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        fail(
+            f"Shapes need {' and '.join(missing)}: install Headrace with its extra `stack`.",
+            EXIT_REFUSED,
+        )
+    import uvicorn
+
+    from headrace.shapes.api import ShapeApi
+    from headrace.shapes.service import Shapes
+
+    log_plainly()
+    service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix)
+    application = ShapeApi(service, allow_deletion=allow_shape_deletion).application()
+    # Live readers are ended, not waited for: they come back.
+    uvicorn.run(application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)

@@ -1,0 +1,192 @@
+"""The parts of the stack that are Headrace's own: what the supervisor starts, and anybody may.
+
+They take their addresses from `POSTGRES_URL` and `DS_SERVER_URL`, as the reference's do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
+from headrace.cli.stack import StateOption, state_directory
+
+SERVER_URL_DEFAULT = "http://localhost:4437"
+PortOption = Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port to listen on.")]
+HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+
+
+def log_plainly() -> None:
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def postgres_url() -> str:
+    url = os.environ.get("POSTGRES_URL")
+    if not url:
+        fail("POSTGRES_URL is not set: it names the database, as postgresql://...", EXIT_REFUSED)
+    return url
+
+
+def server_url() -> str:
+    return os.environ.get("DS_SERVER_URL") or SERVER_URL_DEFAULT
+
+
+def _until_told() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    return stop
+
+
+def prepare() -> None:
+    """Bring the schema up to date, and create the stream that sessions append to."""
+    from headrace.client import Client
+    from headrace.errors import HeadraceError
+    from headrace.stack.heartbeat import STREAM
+
+    migrate()
+    try:
+        with Client(server_url()) as client:
+            client.stream(STREAM).create("application/json")
+    except HeadraceError as error:
+        fail(str(error), EXIT_FAILED)
+
+
+def migrate() -> None:
+    """Bring the schema of POSTGRES_URL up to date; create the database if it is missing."""
+    import psycopg
+
+    from headrace.stack.migrate import MigrationError, create_database
+    from headrace.stack.migrate import migrate as apply
+
+    url = postgres_url()
+    try:
+        create_database(url)
+        applied = apply(url)
+    except (MigrationError, psycopg.Error) as error:
+        fail(str(error).strip(), EXIT_FAILED)
+    for migration in applied:
+        typer.echo(f"applied {migration.version:04d}_{migration.name}")
+    if not applied:
+        typer.echo("nothing to do")
+
+
+def heartbeat(
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.001, help="Time between ticks.")
+    ] = 5.0,
+) -> None:
+    """Write to both directions of the sync in turn, until stopped."""
+    from headrace.stack.heartbeat import Heartbeat
+
+    log_plainly()
+    Heartbeat(postgres_url(), server_url()).run(_until_told(), every)
+
+
+def monitor(port: PortOption, slot: str = "headrace", host: HostOption = "127.0.0.1") -> None:
+    """Serve the lag of the sync and the state of its slots as metrics."""
+    from headrace.stack.monitor import Monitor, serve
+
+    log_plainly()
+    serve(Monitor(postgres_url(), server_url(), slot=slot), host, port)
+
+
+def database_page(
+    port: PortOption, state: StateOption = None, host: HostOption = "127.0.0.1"
+) -> None:
+    """Serve Adminer or, where it cannot be had, a read-only page of the tables."""
+    from headrace.stack import adminer, tables
+
+    log_plainly()
+    found = adminer.find(state_directory(state).path / "adminer")
+    if found is not None:
+        command = found.command(host, port)
+        os.execv(command[0], command)
+    logging.getLogger(__name__).warning("serving the read-only page instead of Adminer")
+    tables.server(postgres_url(), host, port).serve_forever()
+
+
+def envoy_config(
+    server: Annotated[
+        str, typer.Option("--server", metavar="HOST:PORT", help="Where the server is.")
+    ] = "127.0.0.1:4437",
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="ADDRESS:PORT", help="Where clients come.")
+    ] = "0.0.0.0:8080",
+    admin: Annotated[
+        str, typer.Option("--admin", metavar="ADDRESS:PORT", help="The admin page.")
+    ] = "127.0.0.1:9901",
+    jwks_uri: Annotated[
+        str | None, typer.Option("--jwks-uri", help="Your identity provider's keys.")
+    ] = None,
+    issuer: Annotated[str | None, typer.Option("--issuer", help="Who must have issued.")] = None,
+    audience: Annotated[str | None, typer.Option("--audience", help="Whom it is for.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="PEM chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="PEM key.")] = None,
+    sse_rotation: Annotated[
+        float, typer.Option("--sse-rotation", help="server.sse_reconnect_interval_secs.")
+    ] = 60.0,
+    state: StateOption = None,
+) -> None:
+    """Print an Envoy configuration for a deployment of your own.
+
+    Without --jwks-uri the stack's own test keys are used.
+    """
+    import json
+
+    from headrace.stack import envoy
+    from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
+
+    if (tls_cert is None) != (tls_key is None):
+        fail("--tls-cert and --tls-key go together: give both or neither.", EXIT_REFUSED)
+    if jwks_uri is not None and not re.fullmatch(r"https?://[^/\s]+/\S*", jwks_uri):
+        fail(f"--jwks-uri {jwks_uri} is not an http or https URL with a path.", EXIT_REFUSED)
+    if jwks_uri is not None and (issuer is None or audience is None):
+        fail("--jwks-uri needs --issuer and --audience: whose tokens, for whom.", EXIT_REFUSED)
+    keys = None if jwks_uri is not None else Keys(state_directory(state).path)
+    if keys is not None:
+        keys.ensure()
+    (address, port), (server_host, server_port) = _host_port(listen), _host_port(server)
+    admin_host, admin_port = _host_port(admin)
+    setup = envoy.Setup(
+        listen_port=port,
+        admin_port=admin_port,
+        server_port=server_port,
+        jwks_file=None if keys is None else keys.jwks_file,
+        issuer=issuer or ISSUER,
+        audience=audience or AUDIENCE,
+        sse_rotation_secs=sse_rotation,
+        address=address,
+        admin_address=admin_host,
+        server_host=server_host,
+        jwks_uri=jwks_uri,
+        tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
+    )
+    typer.echo(json.dumps(envoy.bootstrap(setup), indent=1))
+
+
+def _host_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        fail(f"{text} is not an address and a port, such as 0.0.0.0:8080.", EXIT_REFUSED)
+    return host, int(port)
+
+
+COMMANDS = (envoy_config, migrate, prepare, heartbeat, monitor, database_page)

@@ -1,0 +1,265 @@
+"""The Shape API: `GET /v1/shape` as Electric's clients expect it, over long-poll and SSE."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import orjson
+import psycopg
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from headrace.errors import HeadraceError
+from headrace.shapes.definition import (
+    BEFORE_ALL,
+    BadRequest,
+    Definition,
+    Offset,
+    offset_text,
+    parse_offset,
+)
+from headrace.shapes.logs import Chunk
+from headrace.shapes.service import Shape, Shapes, TooManyShapes
+
+LONG_POLL_SECS = 20.0
+SSE_SECS = 60.0
+KEEP_ALIVE_SECS = 20.0
+MAKE_SECS = 60.0
+RETRY_AFTER_SECS = 5
+EXPOSED = (
+    "electric-cursor",
+    "electric-handle",
+    "electric-has-data",
+    "electric-offset",
+    "electric-schema",
+    "electric-up-to-date",
+    "retry-after",
+)
+# As Electric's: the snapshot is for ever, history for a while, a live answer for moments.
+CACHE_SNAPSHOT = "public, max-age=604800, s-maxage=3600, stale-while-revalidate=2629746"
+CACHE_HISTORY = "public, max-age=60, stale-while-revalidate=300"
+CACHE_LIVE = "public, max-age=5, stale-while-revalidate=5"
+CACHE_SSE = "public, max-age=59"
+MUST_REFETCH = {"headers": {"control": "must-refetch"}}
+
+
+class Asked:
+    """One request, checked."""
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        self.definition = Definition.parse(query)
+        self.handle = query.get("handle") or None
+        self.is_live = query.get("live") == "true"
+        wants_sse = "true" in (query.get("live_sse"), query.get("experimental_live_sse"))
+        self.is_sse = self.is_live and wants_sse
+        self.cursor = query.get("cursor") or ""
+        self.offset_text = query.get("offset")
+        if self.offset_text is None:
+            raise BadRequest(offset="can't be blank")
+        self.is_first = self.offset_text == "-1"
+        self.is_now = self.offset_text == "now"
+        self.offset = BEFORE_ALL
+        if not self.is_first and not self.is_now:
+            self.offset = parse_offset(self.offset_text)
+            if self.handle is None:
+                raise BadRequest(handle="can't be blank when offset != -1")
+        if self.is_live and (self.is_first or self.is_now):
+            raise BadRequest(live="can't be true when offset == -1")
+
+
+class ShapeApi:
+    def __init__(self, shapes: Shapes, *, allow_deletion: bool = False) -> None:
+        self._shapes = shapes
+        self._allow_deletion = allow_deletion
+
+    def application(self) -> Starlette:
+        @asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            await self._shapes.start()
+            yield
+            await self._shapes.stop()
+
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=["*"],
+            allow_methods=["GET", "HEAD", "DELETE", "OPTIONS"],
+            allow_headers=["*"],
+            expose_headers=list(EXPOSED),
+        )
+        routes = [
+            Route("/v1/shape", self.get, methods=["GET"]),
+            Route("/v1/shape", self.delete, methods=["DELETE"]),
+            Route("/v1/health", self.health, methods=["GET"]),
+        ]
+        return Starlette(routes=routes, middleware=[cors], lifespan=lifespan)
+
+    async def health(self, request: Request) -> Response:
+        if self._shapes.failure is not None:
+            return JSONResponse({"status": "failed"}, status_code=503)
+        return JSONResponse({"status": "active"}, headers={"cache-control": "no-store"})
+
+    async def delete(self, request: Request) -> Response:
+        if not self._allow_deletion:
+            return _problem(405, "Deleting shapes is switched off here.")
+        handle = request.query_params.get("handle", "")
+        shape = self._shapes.by_handle(handle)
+        if shape is None:
+            return _problem(404, "There is no shape with this handle.")
+        await asyncio.to_thread(self._shapes.drop, shape)
+        return Response(status_code=202)
+
+    async def get(self, request: Request) -> Response:
+        try:
+            asked = Asked(request.query_params)
+            shape = await asyncio.wait_for(self._shapes.get(asked.definition), MAKE_SECS)
+            return await self._answer(request, asked, shape)
+        except BadRequest as error:
+            body = {"message": "Invalid request", "errors": error.errors}
+            return JSONResponse(body, status_code=400, headers={"cache-control": "no-store"})
+        except psycopg.errors.LockNotAvailable:
+            return _unavailable("The table is locked by a long transaction; try again.")
+        except (psycopg.OperationalError, TooManyShapes, TimeoutError, httpx.HTTPError) as error:
+            return _unavailable(str(error).strip() or type(error).__name__)
+        except HeadraceError as error:
+            return _unavailable(error.detail)
+
+    async def _answer(self, request: Request, asked: Asked, shape: Shape) -> Response:
+        if asked.handle is not None and asked.handle != shape.handle:
+            if self._shapes.by_handle(asked.handle) is not None:
+                return _problem(
+                    400,
+                    "The specified shape definition and handle do not match. Please ensure the "
+                    "shape definition is correct or omit the shape handle from the request to "
+                    "obtain a new one.",
+                )
+            return _refetch(shape)
+        if asked.is_sse:
+            return self._events(asked, shape)
+        start = shape.log.last if asked.is_now else asked.offset
+        lsn = self._shapes.last_lsn
+        chunk = await shape.log.read(start)
+        if asked.is_live and not chunk.entries:
+            await self._news(shape, start, LONG_POLL_SECS)
+            if shape.is_dropped:
+                return _refetch(None)
+            lsn = self._shapes.last_lsn
+            chunk = await shape.log.read(start)
+        return self._chunk(request, asked, shape, chunk, lsn)
+
+    async def _news(self, shape: Shape, start: Offset, secs: float) -> bool:
+        """Wait until the log is longer than `start` or the shape is gone; whether it is."""
+        news = shape.news
+        if shape.log.last > start or shape.is_dropped:
+            return True
+        try:
+            await asyncio.wait_for(news.wait(), secs)
+        except TimeoutError:
+            return False
+        return True
+
+    def _chunk(
+        self, request: Request, asked: Asked, shape: Shape, chunk: Chunk, lsn: int
+    ) -> Response:
+        end = (0, 0.0) if chunk.end == BEFORE_ALL else chunk.end
+        # The first answer never says that it is the whole: a cache keeps it for long.
+        is_up_to_date = not asked.is_first and (not chunk.entries or end >= shape.log.last)
+        etag = f'"{shape.handle}:{asked.offset_text}:{offset_text(end)}"'
+        headers = {
+            "electric-handle": shape.handle,
+            "electric-offset": offset_text(end),
+            "electric-has-data": "true" if chunk.entries else "false",
+            "etag": etag,
+        }
+        if asked.is_live:
+            headers |= {"electric-cursor": _cursor(asked.cursor), "cache-control": CACHE_LIVE}
+        else:
+            headers["electric-schema"] = shape.table.schema_header
+            headers["cache-control"] = CACHE_SNAPSHOT if asked.is_first else CACHE_HISTORY
+            if request.headers.get("if-none-match") == etag:
+                return Response(status_code=304, headers=headers)
+        entries = chunk.entries
+        if is_up_to_date:
+            headers["electric-up-to-date"] = ""
+            entries = [*entries, _up_to_date(lsn, end)]
+        return Response(orjson.dumps(entries), headers=headers, media_type="application/json")
+
+    def _events(self, asked: Asked, shape: Shape) -> Response:
+        headers = {
+            "electric-handle": shape.handle,
+            "electric-offset": offset_text(asked.offset),
+            "electric-cursor": _cursor(asked.cursor),
+            "electric-schema": shape.table.schema_header,
+            "cache-control": CACHE_SSE,
+            "x-accel-buffering": "no",
+        }
+        body = self._event_stream(shape, asked.offset)
+        return StreamingResponse(body, headers=headers, media_type="text/event-stream")
+
+    async def _event_stream(self, shape: Shape, at: Offset) -> AsyncIterator[bytes]:
+        ends_at = time.monotonic() + SSE_SECS
+        while time.monotonic() < ends_at:
+            lsn = self._shapes.last_lsn
+            chunk = await shape.log.read(at) if not shape.is_dropped else Chunk([], at)
+            if chunk.entries:
+                at = chunk.end
+                for entry in chunk.entries:
+                    yield _event(entry)
+                if at >= shape.log.last:
+                    yield _event(_up_to_date(lsn, at))
+            elif shape.is_dropped:
+                yield _event(MUST_REFETCH)
+                return
+            elif not await self._news(shape, at, KEEP_ALIVE_SECS):
+                yield b": keep-alive\n\n"
+
+
+def _event(message: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(message) + b"\n\n"
+
+
+def _up_to_date(lsn: int, end: Offset) -> dict[str, Any]:
+    """A client that reads events goes on from position 0 of the place named here.
+
+    Everything up to `end` must lie before it, and nothing that is still to come.
+    """
+    seen = max(lsn, end[0] + 1)
+    return {"headers": {"control": "up-to-date", "global_last_seen_lsn": str(seen)}}
+
+
+def _cursor(previous: str) -> str:
+    """Another value in every interval and after every answer, so that caches ask again."""
+    now = int(time.time() // LONG_POLL_SECS * LONG_POLL_SECS)
+    if previous.isascii() and previous.isdigit() and len(previous) <= 15:
+        return str(max(now, int(previous) + 1))
+    return str(now)
+
+
+def _refetch(shape: Shape | None) -> Response:
+    headers = {"cache-control": "public, max-age=60, must-revalidate"}
+    if shape is None:
+        headers["cache-control"] = "public, max-age=1, must-revalidate"
+    else:
+        headers["electric-handle"] = shape.handle
+        headers["location"] = (
+            f"/v1/shape?table={shape.definition.relation}&handle={shape.handle}&offset=-1"
+        )
+    return JSONResponse([MUST_REFETCH], status_code=409, headers=headers)
+
+
+def _problem(status: int, message: str) -> Response:
+    headers = {"cache-control": "no-store"}
+    return JSONResponse({"message": message}, status_code=status, headers=headers)
+
+
+def _unavailable(message: str) -> Response:
+    headers = {"cache-control": "no-store", "retry-after": str(RETRY_AFTER_SECS)}
+    return JSONResponse({"message": message}, status_code=503, headers=headers)

@@ -1,0 +1,188 @@
+"""The slot of the shapes: whole transactions, with every column as the text Postgres prints."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import orjson
+import psycopg
+from psycopg import sql
+
+from headrace.postgres.pgoutput import (
+    Begin,
+    Change,
+    Commit,
+    Decoder,
+    Described,
+    Relation,
+    lsn_number,
+)
+from headrace.postgres.replication import Replication, open_replication
+from headrace.postgres.values import encoder
+from headrace.shapes.tables import PUBLICATION, Row, Table, connect
+
+POLL_SECS = 0.5
+BATCH_CHANGES = 2000
+ACKNOWLEDGE_EVERY_POLLS = 20
+RETRY_FIRST_SECS = 0.1
+RETRY_LAST_SECS = 5.0
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Transaction:
+    """What one transaction did, by table."""
+
+    xid: int = 0
+    commit_lsn: int = 0
+    end_lsn: int = 0
+    changes: dict[str, list[tuple[Row | None, Row | None]]] = field(default_factory=dict)
+    truncated: set[str] = field(default_factory=set)
+    described: dict[str, Relation] = field(default_factory=dict)
+
+    def reshapes(self, relation: str, table: Table) -> bool:
+        """Whether the table has other columns now than a shape knows."""
+        found = self.described.get(relation)
+        return found is not None and [c.name for c in found.columns] != [
+            c.name for c in table.columns
+        ]
+
+
+class Feed:
+    """One slot and its publication, which tables join as shapes ask for them."""
+
+    def __init__(self, url: str, slot: str) -> None:
+        self._url = url
+        self._slot = slot
+
+    def ensure(self) -> bool:
+        """Make publication and slot where they are missing; whether the slot is a new one."""
+        with connect(self._url) as connection:
+            if not connection.execute(
+                "select 1 from pg_publication where pubname = %s", (PUBLICATION,)
+            ).fetchone():
+                name = sql.Identifier(PUBLICATION)
+                connection.execute(sql.SQL("create publication {}").format(name))
+            found = connection.execute(
+                "select coalesce(wal_status, 'lost') from pg_replication_slots"
+                " where slot_name = %s",
+                (self._slot,),
+            ).fetchone()
+            if found is not None and found[0] != "lost":
+                return False
+            if found is not None:
+                connection.execute("select pg_drop_replication_slot(%s)", (self._slot,))
+            connection.execute(
+                "select pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,)
+            )
+            return True
+
+    def batches(self, stop: threading.Event) -> Iterator[list[Transaction]]:
+        """Every transaction from where the slot stands, as many at once as have come.
+
+        A batch is acknowledged once the next is asked for; a connection that breaks is opened
+        again where it was.
+        """
+        done = 0
+        while not stop.is_set():
+            reader = self.reconnected(partial(self._open, done), stop)
+            try:
+                for batch in self._read(reader, stop, done):
+                    yield batch
+                    done = batch[-1].end_lsn
+                    reader.acknowledge(done)
+            except psycopg.OperationalError as error:
+                logger.warning("the replication connection ended: %s", str(error).strip())
+            finally:
+                reader.close()
+
+    def _open(self, start: int) -> Replication:
+        return open_replication(self._url, self._slot, PUBLICATION, start, origin="any")
+
+    def reconnected(self, opened: Callable[[], T], stop: threading.Event) -> T:
+        """What `opened` gives, tried again for as long as Postgres is away."""
+        pause = RETRY_FIRST_SECS
+        while True:
+            try:
+                return opened()
+            except psycopg.OperationalError as error:
+                if stop.is_set():
+                    raise
+                logger.warning("Postgres is away: %s", str(error).strip())
+                stop.wait(pause)
+                pause = min(2 * pause, RETRY_LAST_SECS)
+
+    def _read(
+        self, reader: Replication, stop: threading.Event, done: int
+    ) -> Iterator[list[Transaction]]:
+        gathered = _Gathered()
+        quiet = 0
+        while not stop.is_set():
+            message = reader.receive(0 if gathered.is_worth_giving else POLL_SECS)
+            if message is not None:
+                gathered.take(message)
+            if gathered.is_full or (message is None and gathered.is_worth_giving):
+                batch = gathered.give()
+                done = batch[-1].end_lsn
+                yield batch
+            elif message is None:
+                quiet += 1
+                # Nothing of ours in between: let Postgres have its log back.
+                if quiet % ACKNOWLEDGE_EVERY_POLLS == 0 and not gathered.is_inside:
+                    reader.acknowledge(max(done, reader.sent_lsn))
+
+
+class _Gathered:
+    """Messages put together to transactions, and transactions to a batch."""
+
+    def __init__(self) -> None:
+        # Text for every type: Electric's clients read values as Postgres prints them.
+        self._decoder = Decoder(encoding=lambda oid: encoder(0))
+        self._current = Transaction()
+        self._done: list[Transaction] = []
+        self._changes = 0
+        self.is_inside = False
+
+    @property
+    def is_worth_giving(self) -> bool:
+        return bool(self._done) and not self.is_inside
+
+    @property
+    def is_full(self) -> bool:
+        return self.is_worth_giving and self._changes >= BATCH_CHANGES
+
+    def give(self) -> list[Transaction]:
+        done, self._done, self._changes = self._done, [], 0
+        return done
+
+    def take(self, message: bytes) -> None:
+        for told in self._decoder.feed(message):
+            if isinstance(told, Begin):
+                self._current = Transaction(xid=told.xid)
+                self.is_inside = True
+            elif isinstance(told, Described):
+                self._current.described[told.relation.table] = told.relation
+            elif isinstance(told, Commit):
+                self.is_inside = False
+                self._current.end_lsn = told.end_lsn
+                if self._current.changes or self._current.truncated:
+                    self._done.append(self._current)
+            else:
+                self._changes += 1
+                _take(self._current, told)
+
+
+def _take(current: Transaction, change: Change) -> None:
+    current.commit_lsn = lsn_number(change.lsn)
+    if change.op == "truncate":
+        current.truncated.add(change.table)
+        return
+    old = None if change.old is None else orjson.loads(change.old)
+    new = None if change.value is None else orjson.loads(change.value)
+    current.changes.setdefault(change.table, []).append((old, new))

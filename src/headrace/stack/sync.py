@@ -1,0 +1,146 @@
+"""The parts of the profiles `sync` and `dev`: Postgres, its schema, both pipelines, what watches.
+
+`POSTGRES_URL`, `DS_SERVER_URL` and `ELECTRIC_URL` mean what they mean in the reference: a
+database, a server and an Electric of one's own instead of the stack's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+from psycopg.conninfo import conninfo_to_dict
+
+from headrace.postgres.server import PostgresServer
+from headrace.stack.parts import HEADRACE, Health, Part
+from headrace.stack.ports import Ports, url
+from headrace.stack.state import StateDirectory
+
+POSTGRES_URL = "POSTGRES_URL"
+SERVER_URL = "DS_SERVER_URL"
+ELECTRIC_URL = "ELECTRIC_URL"
+PIPELINES = ("stream-to-postgres", "postgres-to-stream")
+PIPELINE_STOP_SECS = 30.0
+
+
+@dataclass(frozen=True)
+class Database:
+    """Where the database is, and the part that serves it unless it is somebody else's."""
+
+    url: str
+    part: Part | None = None
+
+
+def sync_parts(state: StateDirectory, database: Database, ports: Ports, server: str) -> list[Part]:
+    env = _environment(database, server)
+    parts = [] if database.part is None else [database.part]
+    pipelines = [_pipeline(name, state, env) for name in PIPELINES]
+    return [*parts, _prepare(env), *pipelines, _monitor(ports, env)]
+
+
+def dev_parts(state: StateDirectory, database: Database, ports: Ports, server: str) -> list[Part]:
+    env = _environment(database, server)
+    heartbeat = Part(
+        name="heartbeat",
+        argv=(*HEADRACE, "stack", "heartbeat"),
+        env=env,
+        needs=("prepare", "server"),
+        note="odd ticks insert into items, even ticks append to session-events",
+    )
+    return [heartbeat, _adminer(state, ports, env), _shapes(ports, env)]
+
+
+def _environment(database: Database, server: str) -> dict[str, str]:
+    return {POSTGRES_URL: database.url, SERVER_URL: os.environ.get(SERVER_URL) or server}
+
+
+def database(state: StateDirectory, ports: Ports) -> Database:
+    """The caller's database if POSTGRES_URL names one, else one of the stack's own."""
+    given = os.environ.get(POSTGRES_URL)
+    if given:
+        return Database(given)
+    server = PostgresServer(state.path / "postgres", port=ports.give("postgres"))
+    part = Part(
+        name="postgres",
+        argv=tuple(server.prepare()),
+        # The migration makes the stack's database; this one is always there.
+        health=Health("postgres", server.url_of("postgres")),
+        address=shown(server.url),
+        note="password: password",
+        stop_signal=signal.SIGINT,  # a fast shutdown; SIGTERM would wait for every client
+        user=server.account,
+        cwd=server.data_dir,
+    )
+    return Database(server.url, part)
+
+
+def shown(postgres_url: str) -> str:
+    """A database's URL without its password."""
+    parts = conninfo_to_dict(postgres_url)
+    where = f"{parts.get('host', '')}:{parts.get('port', 5432)}"
+    return f"postgresql://{parts.get('user', '')}@{where}/{parts.get('dbname', '')}"
+
+
+def _prepare(env: dict[str, str]) -> Part:
+    return Part(
+        name="prepare",
+        argv=(*HEADRACE, "stack", "prepare"),
+        env=env,
+        needs=("postgres", "server"),
+        oneshot=True,
+        note="brings schema and streams up to date",
+    )
+
+
+def _pipeline(name: str, state: StateDirectory, env: dict[str, str]) -> Part:
+    progress = state.path / "pipelines" / name / "progress.json"
+    progress.unlink(missing_ok=True)  # an earlier run's; this one's says when it runs
+    return Part(
+        name=name,
+        argv=(*HEADRACE, "pipeline", "run", name, "--state", str(state.path / "pipelines")),
+        env=env,
+        needs=("prepare", "server"),
+        health=Health("pipeline", str(progress)),
+        note="Spark",
+        stop_secs=PIPELINE_STOP_SECS,
+    )
+
+
+def _monitor(ports: Ports, env: dict[str, str]) -> Part:
+    port = ports.give("monitor")
+    return Part(
+        name="monitor",
+        argv=(*HEADRACE, "stack", "monitor", "--port", str(port)),
+        env=env,
+        needs=("prepare", "server"),
+        health=Health("http", f"{url(port)}/healthz"),
+        address=url(port),
+        note="lag of the sync and its slots: /metrics",
+    )
+
+
+def _shapes(ports: Ports, env: dict[str, str]) -> Part:
+    port = ports.give("shapes")
+    return Part(
+        name="shapes",
+        argv=(*HEADRACE, "shapes", "--port", str(port)),
+        env=env,
+        needs=("prepare", "server"),
+        health=Health("http", f"{url(port)}/v1/health"),
+        address=url(port),
+        note="Electric-compatible: /v1/shape",
+    )
+
+
+def _adminer(state: StateDirectory, ports: Ports, env: dict[str, str]) -> Part:
+    port = ports.give("adminer")
+    return Part(
+        name="adminer",
+        argv=(*HEADRACE, "stack", "database-page", "--port", str(port), "--state", str(state.path)),
+        env=env,
+        needs=("prepare",),
+        health=Health("http", f"{url(port)}/"),
+        address=url(port),
+        note="Adminer, or a read-only page of the tables where there is no PHP",
+    )

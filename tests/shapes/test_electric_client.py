@@ -1,0 +1,128 @@
+"""Electric's own client, from npm, follows shapes of ours over long-poll and SSE."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.testing.waiting import eventually
+from tests.shapes.helpers import ShapesProcess
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+class ElectricClient:
+    """follow.mjs: what the client printed, line by line."""
+
+    def __init__(self, url: str, *, sse: bool, **params: str) -> None:
+        node = shutil.which("node")
+        assert node is not None, "Node runs Electric's client"
+        asked = json.dumps({"url": url, "params": params, "sse": sse})
+        self._process = subprocess.Popen(
+            [node, "follow.mjs", asked],
+            cwd=HERE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None, "it is a pipe"
+        for line in self._process.stdout:
+            self.lines.append(json.loads(line))
+
+    @property
+    def rows(self) -> list[dict[str, Any]] | None:
+        """The shape as the client has it now."""
+        return next((line["rows"] for line in reversed(self.lines) if "rows" in line), None)
+
+    @property
+    def operations(self) -> list[str]:
+        messages = [line["message"]["headers"] for line in self.lines if "message" in line]
+        return [headers["operation"] for headers in messages if "operation" in headers]
+
+    @property
+    def errors(self) -> list[str]:
+        return [line["error"] for line in self.lines if "error" in line]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None, "it is a pipe"
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._reader.join(30)
+        assert self._process.stdout is not None, "it is a pipe"
+        self._process.stdout.close()
+
+
+Connect = Callable[..., ElectricClient]
+
+
+@pytest.fixture
+def connect(shapes: ShapesProcess, db: psycopg.Connection, schema: str) -> Iterator[Connect]:
+    if not (HERE / "node_modules" / "@electric-sql" / "client").is_dir():
+        pytest.fail("Electric's client is not installed: run `make test`, which does it")
+    made: list[ElectricClient] = []
+
+    def start(*, sse: bool, **params: str) -> ElectricClient:
+        made.append(ElectricClient(shapes.url, sse=sse, table=f"{schema}.items", **params))
+        return made[-1]
+
+    yield start
+    for client in made:
+        client.close()
+
+
+@pytest.mark.parametrize("sse", [False, True], ids=["long-poll", "sse"])
+def test_the_client_follows_inserts_updates_deletes_and_a_truncate(
+    connect: Connect, db: psycopg.Connection, sse: bool
+) -> None:
+    db.execute("insert into items (title, done, tags) values ('first', true, '{a,b}')")
+    client = connect(sse=sse)
+
+    def titles() -> list[str] | None:
+        return None if client.rows is None else sorted(row["title"] for row in client.rows)
+
+    eventually(lambda: titles() == ["first"], "the snapshot")
+    assert client.rows is not None
+    assert client.rows[0]["done"] is True
+    assert client.rows[0]["tags"] == ["a", "b"]
+    db.execute("insert into items (title) values ('second')")
+    eventually(lambda: titles() == ["first", "second"], "an insert")
+    db.execute("update items set title = 'changed' where title = 'first'")
+    eventually(lambda: titles() == ["changed", "second"], "an update")
+    assert client.rows is not None
+    changed = next(row for row in client.rows if row["title"] == "changed")
+    assert changed["done"] is True, "what an update does not name stays"
+    db.execute("delete from items where title = 'second'")
+    eventually(lambda: titles() == ["changed"], "a delete")
+    assert client.operations == ["insert", "insert", "update", "delete"], "each once"
+    db.execute("truncate items")
+    eventually(lambda: titles() == [], "a truncate")
+    db.execute("insert into items (title) values ('anew')")
+    eventually(lambda: titles() == ["anew"], "and what comes after it")
+    assert client.errors == []
+
+
+@pytest.mark.parametrize("sse", [False, True], ids=["long-poll", "sse"])
+def test_the_client_sees_only_what_it_asked_for(
+    connect: Connect, db: psycopg.Connection, sse: bool
+) -> None:
+    client = connect(sse=sse, where="title like 'in%'", columns="id,title")
+    eventually(lambda: client.rows == [], "the empty snapshot")
+    db.execute("insert into items (title, body) values ('in', 'b'), ('out', 'b')")
+    eventually(lambda: client.rows == [{"id": 1, "title": "in"}], "the row that belongs")
+    db.execute("update items set title = 'out' where id = 1")
+    eventually(lambda: client.rows == [], "it left")
+    assert client.errors == []
