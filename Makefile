@@ -17,7 +17,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup compiled run check static browser test conformance bench docs screenshots docs-serve lock clean \
-        dev dev-ui dev-down integration-test integration-test-sessions
+        dev dev-ui dev-down integration-test integration-test-sessions docker
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ integration-test: setup ## the stack and authentication through Envoy
 
 integration-test-sessions: setup ## sessions and both directions of the Postgres sync
 	$(BIN)/python -m pytest tests/stack -m sync
+
+docker: ## the server's container image (needs a container engine)
+	docker build --target server -t headrace .
 
 # --- documentation ---
 
