@@ -81,7 +81,7 @@ check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
 test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser ## everything: check, the slow tests, the official suite in every mode
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI
 	$(BIN)/python -m pytest $(SUITE) -rA

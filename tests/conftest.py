@@ -28,6 +28,17 @@ settings.register_profile(
 )
 settings.load_profile("headrace")
 
+# Folders whose tests share something that takes long to start: one process runs them all.
+TOGETHER = ("conformance", "postgres", "spark", "stack", "ui")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+        if folder in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(folder))
+
+
 Serve = Callable[..., ServerProcess]
 _numbers = count()
 
