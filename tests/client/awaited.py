@@ -12,10 +12,17 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from typing import Any, cast
 
-from headrace.client import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, Client
+from headrace.client import (
+    AsyncClient,
+    AsyncProducer,
+    AsyncReader,
+    AsyncStateView,
+    AsyncStream,
+    Client,
+)
 from headrace.testing.waiting import DEADLINE_SECS
 
-_OURS = (AsyncProducer, AsyncReader, AsyncStream)
+_OURS = (AsyncProducer, AsyncReader, AsyncStateView, AsyncStream)
 
 
 class Loop:

@@ -13,6 +13,7 @@ Imports no server code; meets the server in `protocol`. Errors are those of `hea
 
 from headrace.client.aio import AsyncClient, AsyncReader, AsyncStream
 from headrace.client.async_producer import AsyncProducer
+from headrace.client.bootstrap import Bootstrap, Part
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo
 from headrace.client.failures import (
     BadAnswer,
@@ -25,10 +26,12 @@ from headrace.client.failures import (
     UnexpectedAnswer,
     status_of,
 )
+from headrace.client.materialise import AsyncStateView, StateView, Update
 from headrace.client.outbox import ProducerBroken, ProducerOptions, ProducerOverlap
 from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live
 from headrace.client.settings import Retry, Settings, Timeouts
+from headrace.client.state import STATE_MEDIA_TYPE, Change, Collection, State
 from headrace.client.stream import Client, Reader, Stream
 from headrace.client.views import Batch, Event
 from headrace.protocol.offsets import BEGINNING, NOW
@@ -36,21 +39,27 @@ from headrace.protocol.offsets import BEGINNING, NOW
 __all__ = [
     "BEGINNING",
     "NOW",
+    "STATE_MEDIA_TYPE",
     "Appended",
     "AsyncClient",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncStateView",
     "AsyncStream",
     "BadAnswer",
     "Batch",
+    "Bootstrap",
+    "Change",
     "Chunk",
     "Client",
+    "Collection",
     "ConnectFailed",
     "ConnectionLost",
     "Created",
     "Event",
     "Forbidden",
     "Live",
+    "Part",
     "Producer",
     "ProducerBroken",
     "ProducerOptions",
@@ -61,10 +70,13 @@ __all__ = [
     "ServerBusy",
     "ServerFault",
     "Settings",
+    "State",
+    "StateView",
     "Stream",
     "StreamInfo",
     "Timeouts",
     "Unauthorized",
     "UnexpectedAnswer",
+    "Update",
     "status_of",
 ]

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from headrace.client.async_driver import AsyncDriver
 from headrace.client.async_producer import AsyncProducer
+from headrace.client.bootstrap import Bootstrap, bootstrap
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.exchange import Steps
 from headrace.client.handle import (
@@ -24,9 +25,11 @@ from headrace.client.handle import (
     ReadOptions,
 )
 from headrace.client.locate import locate
+from headrace.client.materialise import AsyncStateView
 from headrace.client.outbox import ProducerOptions
 from headrace.client.reading import Chunk, Live, Reading
 from headrace.client.settings import Fields, Settings
+from headrace.client.state import State
 from headrace.client.views import Batch, Event, EventView, TextView, batch_of
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.offsets import BEGINNING
@@ -119,6 +122,14 @@ class AsyncStream:
         """
         chosen = producer_id if producer_id is not None else str(uuid4())
         return AsyncProducer(self._driver, self._handle, chosen, ProducerOptions(**options))
+
+    async def bootstrap(self) -> Bootstrap:
+        """The latest snapshot, the messages since, and the offset to follow from."""
+        return await self._run(bootstrap(self._handle.target))
+
+    def state(self, state: State | None = None, offset: str = BEGINNING) -> AsyncStateView:
+        """This stream's change messages as a state; see docs/state.md."""
+        return AsyncStateView(self._driver, self._handle.target, state, offset)
 
     def read(
         self, offset: str = BEGINNING, *, live: Live = False, **options: Unpack[ReadOptions]

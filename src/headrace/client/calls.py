@@ -9,6 +9,7 @@ import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -92,6 +93,11 @@ class Target:
             timeout_secs or settings.timeouts.answer_secs,
             repeatable,
         )
+
+    def below(self, *segments: str) -> Target:
+        """What lies below this URL; segments are encoded."""
+        path = "/".join(quote(segment, safe="") for segment in segments)
+        return replace(self, url=f"{self.url}/{path}")
 
     def with_fields(self, headers: Fields | None, params: Fields | None) -> Target:
         if not headers and not params:

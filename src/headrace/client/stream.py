@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
+from headrace.client.bootstrap import Bootstrap, bootstrap
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.driver import Driver, Line
 from headrace.client.exchange import Steps
@@ -22,10 +23,12 @@ from headrace.client.handle import (
     ReadOptions,
 )
 from headrace.client.locate import locate
+from headrace.client.materialise import StateView
 from headrace.client.outbox import ProducerOptions
 from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live, Reading
 from headrace.client.settings import Fields, Settings
+from headrace.client.state import State
 from headrace.client.views import Batch, Event, EventView, TextView, batch_of
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.offsets import BEGINNING
@@ -135,6 +138,14 @@ class Stream:
         """
         chosen = producer_id if producer_id is not None else str(uuid4())
         return Producer(self._driver, self._handle, chosen, ProducerOptions(**options))
+
+    def bootstrap(self) -> Bootstrap:
+        """The latest snapshot, the messages since, and the offset to follow from."""
+        return self._run(bootstrap(self._handle.target))
+
+    def state(self, state: State | None = None, offset: str = BEGINNING) -> StateView:
+        """This stream's change messages as a state; see docs/state.md."""
+        return StateView(self._driver, self._handle.target, state, offset)
 
     def read(
         self, offset: str = BEGINNING, *, live: Live = False, **options: Unpack[ReadOptions]
