@@ -13,16 +13,18 @@ from concurrent.futures import CancelledError
 from typing import Any, cast
 
 from headrace.client import (
+    AsyncBucket,
     AsyncClient,
     AsyncProducer,
     AsyncReader,
     AsyncStateView,
     AsyncStream,
+    AsyncSubscription,
     Client,
 )
 from headrace.testing.waiting import DEADLINE_SECS
 
-_OURS = (AsyncProducer, AsyncReader, AsyncStateView, AsyncStream)
+_OURS = (AsyncBucket, AsyncProducer, AsyncReader, AsyncStateView, AsyncStream, AsyncSubscription)
 
 
 class Loop:

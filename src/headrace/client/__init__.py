@@ -11,7 +11,9 @@ Imports no server code; meets the server in `protocol`. Errors are those of `hea
 `headrace.client.failures`.
 """
 
+from headrace.client.admin import Bucket, Subscription
 from headrace.client.aio import AsyncClient, AsyncReader, AsyncStream
+from headrace.client.async_admin import AsyncBucket, AsyncSubscription
 from headrace.client.async_producer import AsyncProducer
 from headrace.client.bootstrap import Bootstrap, Part
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo
@@ -30,9 +32,11 @@ from headrace.client.materialise import AsyncStateView, StateView, Update
 from headrace.client.outbox import ProducerBroken, ProducerOptions, ProducerOverlap
 from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live
+from headrace.client.resources import BucketInfo, Snapshot, StreamEntry
 from headrace.client.settings import Retry, Settings, Timeouts
 from headrace.client.state import STATE_MEDIA_TYPE, Change, Collection, State
 from headrace.client.stream import Client, Reader, Stream
+from headrace.client.subscriptions import BadSignature, Wake, WakeStream, verify_webhook
 from headrace.client.views import Batch, Event
 from headrace.protocol.offsets import BEGINNING, NOW
 
@@ -41,14 +45,19 @@ __all__ = [
     "NOW",
     "STATE_MEDIA_TYPE",
     "Appended",
+    "AsyncBucket",
     "AsyncClient",
     "AsyncProducer",
     "AsyncReader",
     "AsyncStateView",
     "AsyncStream",
+    "AsyncSubscription",
     "BadAnswer",
+    "BadSignature",
     "Batch",
     "Bootstrap",
+    "Bucket",
+    "BucketInfo",
     "Change",
     "Chunk",
     "Client",
@@ -70,13 +79,19 @@ __all__ = [
     "ServerBusy",
     "ServerFault",
     "Settings",
+    "Snapshot",
     "State",
     "StateView",
     "Stream",
+    "StreamEntry",
     "StreamInfo",
+    "Subscription",
     "Timeouts",
     "Unauthorized",
     "UnexpectedAnswer",
     "Update",
+    "Wake",
+    "WakeStream",
     "status_of",
+    "verify_webhook",
 ]

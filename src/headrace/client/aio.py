@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
+from headrace.client import resources
+from headrace.client.async_admin import AsyncBucket, AsyncSubscription
 from headrace.client.async_driver import AsyncDriver
 from headrace.client.async_producer import AsyncProducer
 from headrace.client.bootstrap import Bootstrap, bootstrap
@@ -24,10 +26,11 @@ from headrace.client.handle import (
     Place,
     ReadOptions,
 )
-from headrace.client.locate import locate
+from headrace.client.locate import bucket_url, locate, subscription_url
 from headrace.client.materialise import AsyncStateView
 from headrace.client.outbox import ProducerOptions
 from headrace.client.reading import Chunk, Live, Reading
+from headrace.client.resources import Snapshot
 from headrace.client.settings import Fields, Settings
 from headrace.client.state import State
 from headrace.client.views import Batch, Event, EventView, TextView, batch_of
@@ -60,6 +63,15 @@ class AsyncClient:
         """
         target = Target(locate(self.settings, name), self.settings, headers or {}, params or {})
         return AsyncStream(self._driver, Handle(target, content_type))
+
+    def bucket(self, bucket_id: str) -> AsyncBucket:
+        return AsyncBucket(
+            self._driver, Target(bucket_url(self.settings, bucket_id), self.settings)
+        )
+
+    def subscription(self, subscription_id: str) -> AsyncSubscription:
+        url = subscription_url(self.settings, subscription_id)
+        return AsyncSubscription(self._driver, Target(url, self.settings))
 
     async def close(self) -> None:
         await self._driver.close()
@@ -122,6 +134,19 @@ class AsyncStream:
         """
         chosen = producer_id if producer_id is not None else str(uuid4())
         return AsyncProducer(self._driver, self._handle, chosen, ProducerOptions(**options))
+
+    async def publish_snapshot(
+        self, offset: str, data: bytes, content_type: str = DEFAULT_CONTENT_TYPE
+    ) -> None:
+        """Let `data` stand for everything before `offset`, which the server may then let go."""
+        await self._run(resources.publish_snapshot(self._handle.target, offset, data, content_type))
+
+    async def snapshot(self, offset: str | None = None) -> Snapshot:
+        """The snapshot at `offset`, or the latest."""
+        return await self._run(resources.read_snapshot(self._handle.target, offset))
+
+    async def delete_snapshot(self, offset: str) -> None:
+        await self._run(resources.delete_snapshot(self._handle.target, offset))
 
     async def bootstrap(self) -> Bootstrap:
         """The latest snapshot, the messages since, and the offset to follow from."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from headrace.client.settings import Settings
-from headrace.protocol.names import check_name, encode_name
+from headrace.protocol.names import CONTROL_PREFIX, check_name, encode_name
 
 _SCHEMES = ("http://", "https://")
 
@@ -20,6 +20,15 @@ def locate(settings: Settings, name: str, *, path_only: bool = False) -> str:
     base = settings.url.rstrip("/")
     path = name if name.startswith("/") else f"{settings.stream_root}/{_encoded(name)}"
     return path if path_only else base + path
+
+
+def bucket_url(settings: Settings, bucket_id: str) -> str:
+    return f"{settings.url.rstrip('/')}/{quote(bucket_id, safe='')}"
+
+
+def subscription_url(settings: Settings, subscription_id: str) -> str:
+    root = f"{settings.url.rstrip('/')}{settings.stream_root}/{CONTROL_PREFIX}"
+    return f"{root}/subscriptions/{quote(subscription_id, safe='')}"
 
 
 def _encoded(name: str) -> str:

@@ -20,9 +20,9 @@ from typing import Any
 from headrace.client.calls import Appended, ProducerStamp, Target, append, may_repeat, pause
 from headrace.client.exchange import Steps, Wait
 from headrace.client.handle import Handle
-from headrace.client.views import is_json
 from headrace.errors import HeadraceError, Indeterminate, ProducerFenced, ProducerGap
 from headrace.limits import INTEGER_MAX
+from headrace.protocol.headers import is_json
 
 _TURN_SECS = 0.002  # how often a batch that must wait for those before it looks again
 

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
+from headrace.client import resources
+from headrace.client.admin import Bucket, Subscription
 from headrace.client.bootstrap import Bootstrap, bootstrap
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.driver import Driver, Line
@@ -22,11 +24,12 @@ from headrace.client.handle import (
     Place,
     ReadOptions,
 )
-from headrace.client.locate import locate
+from headrace.client.locate import bucket_url, locate, subscription_url
 from headrace.client.materialise import StateView
 from headrace.client.outbox import ProducerOptions
 from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live, Reading
+from headrace.client.resources import Snapshot
 from headrace.client.settings import Fields, Settings
 from headrace.client.state import State
 from headrace.client.views import Batch, Event, EventView, TextView, batch_of
@@ -62,6 +65,13 @@ class Client:
         """
         target = Target(locate(self.settings, name), self.settings, headers or {}, params or {})
         return Stream(self._driver, Handle(target, content_type))
+
+    def bucket(self, bucket_id: str) -> Bucket:
+        return Bucket(self._driver, Target(bucket_url(self.settings, bucket_id), self.settings))
+
+    def subscription(self, subscription_id: str) -> Subscription:
+        url = subscription_url(self.settings, subscription_id)
+        return Subscription(self._driver, Target(url, self.settings))
 
     def close(self) -> None:
         self._driver.close()
@@ -138,6 +148,19 @@ class Stream:
         """
         chosen = producer_id if producer_id is not None else str(uuid4())
         return Producer(self._driver, self._handle, chosen, ProducerOptions(**options))
+
+    def publish_snapshot(
+        self, offset: str, data: bytes, content_type: str = DEFAULT_CONTENT_TYPE
+    ) -> None:
+        """Let `data` stand for everything before `offset`, which the server may then let go."""
+        self._run(resources.publish_snapshot(self._handle.target, offset, data, content_type))
+
+    def snapshot(self, offset: str | None = None) -> Snapshot:
+        """The snapshot at `offset`, or the latest."""
+        return self._run(resources.read_snapshot(self._handle.target, offset))
+
+    def delete_snapshot(self, offset: str) -> None:
+        self._run(resources.delete_snapshot(self._handle.target, offset))
 
     def bootstrap(self) -> Bootstrap:
         """The latest snapshot, the messages since, and the offset to follow from."""

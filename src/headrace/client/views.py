@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.client.failures import BadAnswer
 from headrace.client.reading import Chunk, Reading
-from headrace.protocol.headers import JSON, media_type
+from headrace.protocol.headers import is_json
 
 T = TypeVar("T")
 
@@ -40,10 +40,6 @@ class Event(Generic[T]):
     offset: str
     index: int
     next_offset: str | None
-
-
-def is_json(content_type: str | None) -> bool:
-    return content_type is not None and media_type(content_type) == JSON
 
 
 def parse_json(url: str, data: bytes) -> list[Any]:
@@ -91,7 +87,7 @@ class EventView:
         if not chunk.data:
             return
         values: Iterable[Any] = [chunk.data]
-        if is_json(chunk.content_type):
+        if is_json(chunk.content_type or ""):
             values = parse_json(self._url, chunk.data)
         numbered = list(enumerate(values))
         for index, value in numbered:

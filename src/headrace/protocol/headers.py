@@ -88,6 +88,11 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+def is_json(content_type: str) -> bool:
+    """Whether a stream of this content type is one of JSON messages."""
+    return media_type(content_type) == JSON
+
+
 @lru_cache(maxsize=256)
 def parse_content_type(value: bytes) -> str:
     """The header as sent, once it is known to hold a media type."""

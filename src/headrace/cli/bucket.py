@@ -1,0 +1,43 @@
+"""`headrace bucket`: create, show and delete buckets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli import show
+from headrace.cli.remote import JsonOption, TokenOption, UrlOption, connected
+
+app = typer.Typer(name="bucket", help="Buckets: namespaces of streams.", no_args_is_help=True)
+
+BucketArgument = Annotated[str, typer.Argument(metavar="BUCKET", help="4 to 64 of a-z 0-9 _ -.")]
+
+
+@app.command()
+def create(bucket: BucketArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+    """Create a bucket."""
+    with connected(url, token) as client:
+        client.bucket(bucket).create()
+    show.note(f"the bucket {bucket} is created")
+
+
+@app.command(name="show")
+def show_(
+    bucket: BucketArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Show how many streams a bucket has."""
+    with connected(url, token) as client:
+        info = client.bucket(bucket).info()
+    show.facts({"bucket": info.bucket_id, "streams": info.streams}, as_json=as_json)
+
+
+@app.command()
+def delete(bucket: BucketArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+    """Delete an empty bucket."""
+    with connected(url, token) as client:
+        client.bucket(bucket).delete()
+    show.note(f"the bucket {bucket} is deleted")

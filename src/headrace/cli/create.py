@@ -1,0 +1,51 @@
+"""`headrace create`: make a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import show
+from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
+
+if TYPE_CHECKING:
+    from headrace.client import Created
+
+TtlOption = Annotated[
+    int | None, typer.Option("--ttl", metavar="SECONDS", help="Expire when unused for so long.")
+]
+ExpiresOption = Annotated[
+    str | None, typer.Option("--expires-at", metavar="TIME", help="Expire at this RFC 3339 time.")
+]
+
+
+def create(
+    stream: StreamArgument,
+    content_type: Annotated[
+        str, typer.Option("--content-type", "-t", help="What the stream holds.")
+    ] = "application/json",
+    ttl: TtlOption = None,
+    expires_at: ExpiresOption = None,
+    closed: Annotated[bool, typer.Option("--closed", help="Complete from the start.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Create a stream, or confirm that an equal one is there."""
+    with connected(url, token) as client:
+        created = client.stream(stream).create(
+            content_type, ttl_secs=ttl, expires_at=expires_at, closed=closed
+        )
+    say(stream, created, as_json)
+
+
+def say(stream: str, created: Created, as_json: bool) -> None:
+    found = {
+        "stream": stream,
+        "created": created.created,
+        "content_type": created.content_type,
+        "next_offset": created.next_offset,
+        "closed": created.closed,
+    }
+    show.facts(found, as_json=as_json)

@@ -1,0 +1,25 @@
+"""`headrace delete`: delete a stream."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace.cli import show
+from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected
+
+
+def delete(
+    stream: StreamArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Delete a stream. At a terminal it asks first."""
+    if sys.stdin.isatty() and not yes:
+        typer.confirm(f"Delete {stream} for good?", abort=True, err=True)
+    with connected(url, token) as client:
+        client.stream(stream).delete()
+    show.note(f"{stream} is deleted")

@@ -1,0 +1,33 @@
+"""`headrace fork`: make a stream that shares another's past."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.create import ExpiresOption, TtlOption, say
+from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
+
+
+def fork(
+    source: StreamArgument,
+    stream: Annotated[str, typer.Argument(metavar="FORK", help="The stream to make.")],
+    offset: Annotated[
+        str | None, typer.Option("--offset", help="Where to fork; the tail if not given.")
+    ] = None,
+    sub_offset: Annotated[
+        int | None, typer.Option("--sub-offset", help="So many messages or bytes further.")
+    ] = None,
+    ttl: TtlOption = None,
+    expires_at: ExpiresOption = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Make a stream that shares SOURCE's past and goes its own way."""
+    with connected(url, token) as client:
+        created = client.stream(stream).fork(
+            source, offset=offset, sub_offset=sub_offset, ttl_secs=ttl, expires_at=expires_at
+        )
+    say(stream, created, as_json)

@@ -1,0 +1,35 @@
+"""`headrace read` and `headrace tail`: a stream on standard output, as it is or as JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace.cli.output import Output
+from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected
+
+OffsetOption = Annotated[
+    str, typer.Option("--offset", "-o", help="Where to start: -1, now, or a Stream-Next-Offset.")
+]
+EventsOption = Annotated[
+    bool,
+    typer.Option("--json", help='One JSON object per line: {"offset", "next_offset", "value"}.'),
+]
+
+
+def read(
+    stream: StreamArgument,
+    offset: OffsetOption = "-1",
+    as_events: EventsOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Print what is in a stream: bytes as they are, JSON one message per line."""
+    with connected(url, token) as client:
+        reader = client.stream(stream).read(offset)
+        with Output(as_events) as output:
+            for chunk in reader:
+                output.chunk(chunk)
+    sys.stdout.flush()

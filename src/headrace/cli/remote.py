@@ -1,0 +1,95 @@
+"""What the verbs that talk to a server share: how to reach it, and how its errors are said.
+
+The URL and the token come from a flag, else the environment (HEADRACE_URL, HEADRACE_TOKEN), else
+a file (HEADRACE_CLIENT_CONFIG, or headrace/client.toml in the user's configuration directory).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
+from headrace.errors import HeadraceError, Refused, StreamNotFound
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+
+DEFAULT_URL = "http://localhost:4437"
+KNOWN = ("url", "token")
+RETRIES_MAX = 5  # about three seconds
+
+StreamArgument = Annotated[
+    str,
+    typer.Argument(metavar="STREAM", help="A name, a path such as /bucket/stream, or a URL."),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="The server.  [env: HEADRACE_URL]"),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--token", metavar="TOKEN", help="A bearer token.  [env: HEADRACE_TOKEN]"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@contextmanager
+def connected(url: str | None, token: str | None, *, patient: bool = False) -> Iterator[Client]:
+    """A client; what it raises ends the command with one sentence and an exit code.
+
+    A patient one waits for its server for ever, others for a few seconds.
+    """
+    # Imported here: `headrace serve` need not pay for the client.
+    from headrace.client import Client, Retry
+
+    where, bearer = configured(url, token)
+    retry = Retry(retries_max=None if patient else RETRIES_MAX)
+    try:
+        with Client(where, token=bearer, retry=retry) as client:
+            yield client
+    except HeadraceError as error:
+        fail(_sentence(error), EXIT_REFUSED if isinstance(error, Refused) else EXIT_FAILED)
+    except BrokenPipeError:
+        # The reader of our output has left, as `head` does. Python would complain on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _sentence(error: HeadraceError) -> str:
+    if isinstance(error, StreamNotFound):
+        return f"There is no stream {error.stream!r}. Make it with: headrace create {error.stream}"
+    return error.detail
+
+
+def configured(url: str | None, token: str | None) -> tuple[str, str | None]:
+    """The URL and the token in force."""
+    stored = _stored()
+    return (
+        url or os.environ.get("HEADRACE_URL") or stored.get("url") or DEFAULT_URL,
+        token or os.environ.get("HEADRACE_TOKEN") or stored.get("token"),
+    )
+
+
+def _stored() -> dict[str, str]:
+    named = os.environ.get("HEADRACE_CLIENT_CONFIG")
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    path = Path(named) if named else home / "headrace" / "client.toml"
+    if named is None and not path.is_file():
+        return {}
+    try:
+        stored = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        fail(f"{path} cannot be read: {error}", EXIT_REFUSED)
+    for name, value in stored.items():
+        if name not in KNOWN or not isinstance(value, str):
+            fail(f"{path}: {name} is not one of the texts url and token.", EXIT_REFUSED)
+    return stored

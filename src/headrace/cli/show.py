@@ -1,0 +1,58 @@
+"""How answers are printed: a table at a terminal, plain lines or JSON in a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+
+def facts(values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Names and values; what is None is left out."""
+    known = {name: value for name, value in values.items() if value is not None}
+    if as_json:
+        typer.echo(json.dumps(known))
+        return
+    width = max(map(len, known), default=0)
+    for name, value in known.items():
+        typer.echo(f"{typer.style(f'{name:<{width}}', dim=True)}  {_plain(value)}")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
+    """A table at a terminal, JSON lines when asked for, else columns separated by tabs."""
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(dict(zip(columns, row, strict=True))))
+    elif sys.stdout.isatty():
+        _print_table(columns, rows)
+    else:
+        for row in rows:
+            typer.echo("\t".join(map(_plain, row)))
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(*columns, box=box.SIMPLE_HEAD)
+    for row in rows:
+        # Text, not markup: a name such as [bold] is not a style.
+        shown.add_row(*(Text(_plain(value)) for value in row))
+    Console().print(shown)
+
+
+def note(sentence: str) -> None:
+    """A remark for a person, never in the way of the output."""
+    if sys.stderr.isatty():
+        typer.secho(sentence, err=True, dim=True)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

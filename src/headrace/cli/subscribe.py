@@ -1,0 +1,80 @@
+"""`headrace subscribe`: create, show, work off and delete subscriptions."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli import show
+from headrace.cli.remote import JsonOption, TokenOption, UrlOption, connected
+
+app = typer.Typer(name="subscribe", help="Subscriptions: be woken.", no_args_is_help=True)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The subscription.")]
+
+
+@app.command()
+def create(
+    id: IdArgument,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", help="Streams by glob: * a segment, ** any number.")
+    ] = None,
+    streams: Annotated[
+        list[str] | None, typer.Option("--stream", help="A stream; may be repeated.")
+    ] = None,
+    webhook: Annotated[str | None, typer.Option("--webhook", help="POST wakes here.")] = None,
+    wake_stream: Annotated[
+        str | None, typer.Option("--wake-stream", help="Append wakes to this stream.")
+    ] = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Create a subscription, or confirm an equal one."""
+    if (webhook is None) == (wake_stream is None):
+        raise typer.BadParameter("give either --webhook or --wake-stream")
+    config: dict[str, Any] = {"type": "webhook", "webhook": {"url": webhook}}
+    if wake_stream is not None:
+        config = {"type": "pull-wake", "wake_stream": wake_stream}
+    if pattern is not None:
+        config["pattern"] = pattern
+    if streams:
+        config["streams"] = streams
+    with connected(url, token) as client:
+        created = client.subscription(id).create(**config)
+    typer.echo(json.dumps(created))
+
+
+@app.command(name="show")
+def show_(id: IdArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+    """Show a subscription and how far its streams are acknowledged, as JSON."""
+    with connected(url, token) as client:
+        typer.echo(json.dumps(client.subscription(id).info()))
+
+
+@app.command()
+def claim(
+    id: IdArgument,
+    worker: Annotated[str, typer.Option("--worker", help="Who takes the work.")] = "headrace",
+    done: Annotated[bool, typer.Option("--done", help="Acknowledge all of it at once.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Take the pending work of a pull-wake subscription, and show which streams have news."""
+    with connected(url, token) as client:
+        subscription = client.subscription(id)
+        wake = subscription.claim(worker)
+        if done:
+            offsets = {stream.path: stream.tail_offset for stream in wake.streams}
+            subscription.ack(wake, offsets, done=True)
+    rows = ((s.path, s.acked_offset, s.tail_offset) for s in wake.streams)
+    show.table(("stream", "acked_offset", "tail_offset"), rows, as_json=as_json)
+
+
+@app.command()
+def delete(id: IdArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+    """End a subscription."""
+    with connected(url, token) as client:
+        client.subscription(id).delete()

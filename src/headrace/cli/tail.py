@@ -1,0 +1,41 @@
+"""`headrace tail`: follow a stream, through restarts of the server, until it is closed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli import show
+from headrace.cli.output import Output
+from headrace.cli.read import EventsOption, OffsetOption
+from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected
+
+MODES = ("auto", "sse", "long-poll")
+
+
+def tail(
+    stream: StreamArgument,
+    offset: OffsetOption = "now",
+    live: Annotated[
+        str, typer.Option("--live", help="auto, sse or long-poll.", metavar="MODE")
+    ] = "auto",
+    as_events: EventsOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Follow a stream until it is closed; with --offset -1, from its beginning."""
+    if live not in MODES:
+        raise typer.BadParameter("auto, sse or long-poll", param_hint="--live")
+    mode: Any = live
+    with connected(url, token, patient=True) as client:
+        target = client.stream(stream)
+        # Asked once: a stream that is not there is an error now, not something to wait for.
+        content_type = target.content_type
+        reader = target.read(offset, live=mode)
+        with Output(as_events, content_type) as output:
+            for chunk in reader:
+                output.chunk(chunk)
+                sys.stdout.flush()
+        show.note(f"{stream} is closed")

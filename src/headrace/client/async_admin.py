@@ -1,0 +1,71 @@
+"""Buckets and subscriptions of the awaited client; see `client.admin`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from headrace.client import resources, subscriptions
+from headrace.client.async_driver import AsyncDriver
+from headrace.client.calls import Target
+from headrace.client.resources import BucketInfo, StreamEntry
+from headrace.client.subscriptions import Wake
+
+
+class AsyncBucket:
+    """A namespace of streams; `client.stream("/bucket/stream")` is a stream in it."""
+
+    def __init__(self, driver: AsyncDriver, target: Target) -> None:
+        self._driver = driver
+        self._target = target
+
+    async def create(self) -> None:
+        """Create it; raises `BucketExists` if it is there."""
+        await self._driver.run(resources.create_bucket(self._target))
+
+    async def info(self) -> BucketInfo:
+        return await self._driver.run(resources.bucket_info(self._target))
+
+    async def delete(self) -> None:
+        """Delete it; it must be empty."""
+        await self._driver.run(resources.delete_bucket(self._target))
+
+    def streams(self, prefix: str = "") -> AsyncIterator[StreamEntry]:
+        """Its streams, sorted by id."""
+        return self._driver.iterate(resources.list_streams(self._target, prefix))
+
+
+class AsyncSubscription:
+    """Wakes a worker when streams have something new; see docs/protocol.md."""
+
+    def __init__(self, driver: AsyncDriver, target: Target) -> None:
+        self._driver = driver
+        self._target = target
+
+    async def create(self, **config: Any) -> dict[str, Any]:
+        """`type`, `pattern` or `streams`, and `webhook={"url": ...}` or `wake_stream`."""
+        return await self._driver.run(subscriptions.put(self._target, config))
+
+    async def info(self) -> dict[str, Any]:
+        return await self._driver.run(subscriptions.get(self._target))
+
+    async def delete(self) -> None:
+        await self._driver.run(subscriptions.delete(self._target))
+
+    async def add_streams(self, *streams: str) -> None:
+        await self._driver.run(subscriptions.add_streams(self._target, list(streams)))
+
+    async def claim(self, worker: str) -> Wake:
+        """Take the pending work; raises when there is none or another worker has it."""
+        return await self._driver.run(subscriptions.claim(self._target, worker))
+
+    async def ack(
+        self, wake: Wake, offsets: Mapping[str, str], *, done: bool = False
+    ) -> dict[str, Any]:
+        """Say how far each stream was worked off; extends the lease unless `done`."""
+        steps = subscriptions.acknowledge(self._target, wake, offsets, done=done)
+        return await self._driver.run(steps)
+
+    async def release(self, wake: Wake) -> dict[str, Any]:
+        """Give the work back."""
+        return await self._driver.run(subscriptions.release(self._target, wake))

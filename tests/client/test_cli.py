@@ -1,0 +1,234 @@
+"""The command line: exact in a pipe, with exit codes and sentences a person can act on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from headrace.cli import app
+from headrace.client import Client
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
+
+_numbers = count()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"cli/{next(_numbers)}"
+
+
+@pytest.fixture
+def run(server: ServerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run a command line against the shared server; a failure shows what it printed."""
+    monkeypatch.setenv("HEADRACE_URL", server.url)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("HEADRACE_TOKEN", raising=False)
+
+    def run(*args: str, stdin: bytes = b"", code: int = 0) -> Result:
+        result = CliRunner().invoke(app, list(args), input=stdin)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return run
+
+
+def test_bytes_go_through_unchanged(run: Any, name: str) -> None:
+    data = bytes(range(256)) * 3 + b"\r\n\n\x00no newline at the end"
+    run("create", name, "-t", "application/octet-stream")
+    run("append", name, "--whole", stdin=data)
+    assert run("read", name).stdout_bytes == data
+
+
+def test_text_keeps_its_line_ends(run: Any, name: str) -> None:
+    data = b"one\r\ntwo\n\nfour"
+    run("create", name, "-t", "text/plain")
+    told = json.loads(run("append", name, "--json", stdin=data).stdout)
+    assert told["messages"] == 4
+    assert run("read", name).stdout_bytes == data
+
+
+def test_json_is_one_message_per_line_as_it_was_sent(run: Any, name: str) -> None:
+    run("create", name)
+    run("append", name, stdin=b'{"a": 1.50}\n\n[1,2]\n"x\\n"\n')
+    assert run("read", name).stdout == '{"a": 1.50}\n[1,2]\n"x\\n"\n'
+
+
+def test_messages_may_be_arguments(run: Any, name: str) -> None:
+    run("create", name)
+    run("append", name, "1", '{"b":2}')
+    events = [json.loads(line) for line in run("read", name, "--json").stdout.splitlines()]
+    assert [event["value"] for event in events] == [1, {"b": 2}]
+    rest = run("read", name, "--offset", events[-1]["next_offset"]).stdout
+    assert rest == ""
+
+
+def test_a_producer_of_an_old_epoch_is_refused(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain")
+    run("append", name, "new", "--producer-id", "p", "--epoch", "5")
+    refused = run("append", name, "old", "--producer-id", "p", "--epoch", "4", code=2)
+    assert "Producer-Epoch 4 is stale" in refused.stderr
+    assert run("read", name).stdout == "new"
+
+
+def test_stream_seq_goes_with_one_message(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain")
+    run("append", name, "a", "--seq", "2")
+    assert "not greater" in run("append", name, "b", "--seq", "1", code=2).stderr
+    assert "exactly one" in run("append", name, "b", "c", "--seq", "3", code=2).stderr
+
+
+def test_close_head_and_delete(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain", "--ttl", "60")
+    run("close", name, "--data", "the end")
+    told = json.loads(run("head", name, "--json").stdout)
+    assert (told["closed"], told["ttl_secs"]) == (True, 60)
+    assert "closed" in run("append", name, "more", code=2).stderr
+    assert run("head", name).stdout.splitlines()[0].split() == ["stream", name]
+    run("delete", name, "--yes")
+    missing = run("head", name, code=2)
+    assert f"headrace create {name}" in missing.stderr
+    assert missing.stdout == ""
+
+
+def test_append_can_close(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain")
+    run("append", name, "last", "--close")
+    assert json.loads(run("head", name, "--json").stdout)["closed"]
+
+
+def test_fork(run: Any, name: str) -> None:
+    run("create", name)
+    run("append", name, "1", "2")
+    told = json.loads(run("fork", name, f"{name}-fork", "--json").stdout)
+    assert told["created"]
+    assert run("read", f"{name}-fork").stdout == "1\n2\n"
+
+
+def test_ls_shows_what_is_outside_of_buckets(run: Any, name: str) -> None:
+    run("create", name)
+    lines = run("ls", "--prefix", name).stdout.splitlines()
+    assert lines == [f"{name}\tapplication/json"]
+    assert json.loads(run("ls", "--prefix", name, "--json").stdout)["stream"] == name
+
+
+def test_buckets(run: Any) -> None:
+    bucket = f"bucket-{next(_numbers)}"
+    run("bucket", "create", bucket)
+    assert "exists" in run("bucket", "create", bucket, code=2).stderr
+    for number in range(3):
+        run("create", f"/{bucket}/s{number}", "-t", "text/plain")
+    run("append", f"/{bucket}/s1", "hello", "--close")
+    assert json.loads(run("bucket", "show", bucket, "--json").stdout)["streams"] == 3
+    rows = [line.split("\t") for line in run("ls", bucket).stdout.splitlines()]
+    assert [row[:3] for row in rows] == [
+        ["s0", "text/plain", "no"],
+        ["s1", "text/plain", "yes"],
+        ["s2", "text/plain", "no"],
+    ]
+    assert "streams" in run("bucket", "delete", bucket, code=2).stderr
+    for number in range(3):
+        run("delete", f"/{bucket}/s{number}")
+    run("bucket", "delete", bucket)
+    assert "bucket" in run("ls", bucket, code=2).stderr
+
+
+def test_subscriptions(run: Any, name: str) -> None:
+    wakes, id = f"{name}-wakes", name.replace("/", "-")
+    run("create", wakes)
+    run("create", name)
+    run("subscribe", "create", id, "--stream", name, "--wake-stream", wakes)
+    run("append", name, "1")
+    with_news = run("subscribe", "claim", id, "--done", "--json").stdout
+    assert json.loads(with_news)["stream"] == name
+    shown = json.loads(run("subscribe", "show", id).stdout)
+    tail = json.loads(run("head", name, "--json").stdout)["next_offset"]
+    assert shown["streams"][0]["acked_offset"] == tail
+    assert "--webhook" in run("subscribe", "create", id, "--pattern", "*", code=2).stderr
+    run("subscribe", "delete", id)
+    run("subscribe", "show", id, code=2)
+
+
+def test_tail_follows_until_the_stream_is_closed(run: Any, name: str, server: Any) -> None:
+    run("create", name)
+    run("append", name, "1")
+    with Client(server.url) as client:
+        stream = client.stream(name)
+        writer = threading.Timer(0.2, lambda: stream.close("2"))
+        writer.start()
+        assert run("tail", name, "--offset", "-1").stdout == "1\n2\n"
+        writer.join()
+    assert "auto, sse or long-poll" in run("tail", name, "--live", "smoke", code=2).stderr
+
+
+def test_no_server_is_a_failure_that_names_it(
+    run: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.cli import remote
+
+    monkeypatch.setattr(remote, "RETRIES_MAX", 0)
+    failed = run("head", name, "--url", "http://127.0.0.1:9", code=1)
+    assert "No connection to http://127.0.0.1:9" in failed.stderr
+
+
+def test_url_and_token_come_from_flag_environment_or_file(
+    run: Any, server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.cli import remote
+
+    file = tmp_path / "headrace" / "client.toml"
+    file.parent.mkdir()
+    file.write_text('url = "http://file"\ntoken = "from-file"\n')
+    monkeypatch.delenv("HEADRACE_URL")
+    assert remote.configured(None, None) == ("http://file", "from-file")
+    monkeypatch.setenv("HEADRACE_URL", "http://env")
+    monkeypatch.setenv("HEADRACE_TOKEN", "from-env")
+    assert remote.configured(None, None) == ("http://env", "from-env")
+    assert remote.configured("http://flag", "f") == ("http://flag", "f")
+    file.write_text("urll = 1")
+    assert "urll" in run("head", "x", code=2).stderr
+    file.write_text("not toml")
+    assert "client.toml" in run("head", "x", code=2).stderr
+
+
+def test_a_name_that_cannot_be_is_refused_before_anything_is_sent(run: Any) -> None:
+    assert "segments" in run("head", "a//b", code=2).stderr
+
+
+def test_completion_scripts_are_there(run: Any) -> None:
+    assert "--show-completion" in run("--help").output
+
+
+@pytest.mark.slow
+def test_tail_in_a_pipe_survives_a_restart(tmp_path: Path) -> None:
+    env = {"DS_STORAGE__MODE": "file-durable", "DS_STORAGE__DATA_DIR": str(tmp_path / "data")}
+    with ServerProcess(env) as first:
+        port, url = first.port, first.url
+        with Client(url) as client:
+            client.stream("s").create("application/json")
+        received: list[bytes] = []
+        command = [sys.executable, "-m", "headrace.cli", "tail", "s", "-o", "-1", "--url", url]
+        tail = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert tail.stdout is not None
+        lines = tail.stdout
+        follower = threading.Thread(target=lambda: received.extend(lines), daemon=True)
+        follower.start()
+        with Client(url) as client:
+            client.stream("s").append_json(1)
+        eventually(lambda: received == [b"1\n"], "the first line arrives at once")
+        first.kill()
+    with ServerProcess(env, ["--port", str(port)]):
+        with Client(url) as client:
+            client.stream("s").append_json(2, close=True)
+        assert tail.wait(60) == 0
+        follower.join(30)
+        lines.close()
+    assert received == [b"1\n", b"2\n"]
