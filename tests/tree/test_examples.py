@@ -76,7 +76,8 @@ def run(command: str, address: str, directory: Path) -> subprocess.CompletedProc
     return subprocess.run(
         ["/bin/sh", "-c", command.replace(DOCUMENTED_ADDRESS, address)],
         cwd=directory,
-        env=os.environ | {"PATH": path, "NO_COLOR": "1", "COLUMNS": "100"},
+        env=os.environ
+        | {"PATH": path, "NO_COLOR": "1", "COLUMNS": "100", "HEADRACE_URL": f"http://{address}"},
         capture_output=True,
         text=True,
         timeout=COMMAND_TIMEOUT_SECS,
