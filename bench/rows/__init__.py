@@ -6,12 +6,14 @@ from fnmatch import fnmatchcase
 
 from bench.rows.appends import BARE, PLAIN, PRODUCED
 from bench.rows.base import Row
+from bench.rows.clients import CLIENTS
 from bench.rows.delivery import FAN_OUT, LATENCY
 from bench.rows.memory import MEMORY
 from bench.rows.replay import REPLAY
 
 ROWS: dict[str, Row] = {
-    row.name: row for row in [*BARE, *PLAIN, *PRODUCED, *LATENCY, *FAN_OUT, *REPLAY, *MEMORY]
+    row.name: row
+    for row in [*BARE, *PLAIN, *PRODUCED, *LATENCY, *FAN_OUT, *REPLAY, *MEMORY, *CLIENTS]
 }
 
 

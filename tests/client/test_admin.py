@@ -1,0 +1,114 @@
+"""Buckets, listings and subscriptions through the client."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from headrace import errors
+from headrace.client import BadSignature, Client, verify_webhook
+from headrace.errors import Refused
+from headrace.subscriptions.signing import SigningKey
+from tests.client.conftest import Connect
+from tests.client.scripted import Reply, ScriptedServer
+
+_numbers = count()
+
+
+@pytest.fixture
+def bucket_id() -> str:
+    return f"client-{next(_numbers)}"
+
+
+def test_a_bucket_is_made_filled_listed_and_deleted(client: Client, bucket_id: str) -> None:
+    bucket = client.bucket(bucket_id)
+    bucket.create()
+    with pytest.raises(errors.BucketExists):
+        bucket.create()
+    for name in ("b", "a 1", "a/2".replace("/", "-")):
+        client.stream(f"/{bucket_id}/{name.replace(' ', '%20')}").create("text/plain", data="x")
+    assert bucket.info().streams == 3
+    assert [entry.stream_id for entry in bucket.streams()] == ["a 1", "a-2", "b"]
+    assert [entry.stream_id for entry in bucket.streams("a")] == ["a 1", "a-2"]
+    with pytest.raises(errors.BucketNotEmpty):
+        bucket.delete()
+    for entry in list(bucket.streams()):
+        assert client.stream(f"/{bucket_id}/{entry.stream_id}").read_text() == "x"
+        client.stream(f"/{bucket_id}/{entry.stream_id}").delete()
+    bucket.delete()
+    with pytest.raises(errors.BucketNotFound):
+        bucket.info()
+
+
+def test_a_long_listing_is_read_page_by_page(connect: Connect) -> None:
+    def page(*ids: str, more: str | None = None) -> Reply:
+        streams = [
+            {"stream_id": i, "status": "Open", "content_type": "a/b", "tail_offset": 0} for i in ids
+        ]
+        document: dict[str, Any] = {"streams": streams, "has_more": more is not None}
+        document["next_cursor"] = more
+        return Reply(200, {"Content-Type": "application/json"}, msgspec.json.encode(document))
+
+    with ScriptedServer(page("a", "b", more="b"), page("c")) as server:
+        with connect(server.url) as client:
+            found = [entry.stream_id for entry in client.bucket("many").streams()]
+        assert found == ["a", "b", "c"]
+        assert [asked.params.get("after") for asked in server.asked] == [None, "b"]
+
+
+def test_pull_wake_work_is_claimed_and_acknowledged(client: Client, stream: str) -> None:
+    name = stream.removeprefix("/v1/stream/")
+    wakes = f"{name}-wakes"
+    client.stream(wakes).create("application/json")
+    client.stream(name).create("text/plain")
+    subscription = client.subscription(name.replace("/", "-"))
+    made = subscription.create(type="pull-wake", streams=[name], wake_stream=wakes)
+    assert made["type"] == "pull-wake"
+    tail = client.stream(name).append("work").next_offset
+    wake = subscription.claim("worker-1")
+    assert [(s.path, s.tail_offset) for s in wake.streams] == [(name, tail)]
+    with pytest.raises(Refused):
+        subscription.claim("worker-2")
+    assert tail is not None
+    subscription.ack(wake, {name: tail}, done=True)
+    assert subscription.info()["streams"][0]["acked_offset"] == tail
+    subscription.delete()
+    with pytest.raises(Refused):
+        subscription.info()
+
+
+# -- webhook signatures -------------------------------------------------------------------------
+
+
+KEY = SigningKey(Ed25519PrivateKey.generate())
+BODY = b'{"wake_id":"w","generation":1}'
+NOW_MS = 1_700_000_000_000
+
+
+def test_a_webhook_of_the_server_is_trusted() -> None:
+    signature = KEY.signature(BODY, int(time.time() * 1000))
+    assert verify_webhook(BODY, signature, KEY.jwks) == {"wake_id": "w", "generation": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "signature", "secs_later"),
+    [
+        (BODY + b" ", KEY.signature(BODY, NOW_MS), 0),
+        (BODY, SigningKey(Ed25519PrivateKey.generate()).signature(BODY, NOW_MS), 0),
+        (BODY, KEY.signature(BODY, NOW_MS), 301),
+        (BODY, KEY.signature(BODY, NOW_MS), -301),
+        (BODY, KEY.signature(BODY, NOW_MS).replace("t=1700", "t=1699"), 0),
+        (BODY, KEY.signature(BODY, NOW_MS).partition(",ed25519")[0], 0),
+        (BODY, f"t=1700000000,kid={KEY.kid},ed25519=???", 0),
+        (BODY, "", 0),
+        (BODY, "nonsense", 0),
+    ],
+)
+def test_a_webhook_of_anyone_else_is_not(body: bytes, signature: str, secs_later: int) -> None:
+    with pytest.raises(BadSignature):
+        verify_webhook(body, signature, KEY.jwks, now_secs=NOW_MS / 1000 + secs_later)
