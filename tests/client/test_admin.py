@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace import errors
-from headrace.client import BadSignature, Client, verify_webhook
-from headrace.errors import Refused
+from headrace.client import BadSignature, Client, SubscriptionRefused, verify_webhook
 from headrace.subscriptions.signing import SigningKey
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
@@ -72,13 +71,14 @@ def test_pull_wake_work_is_claimed_and_acknowledged(client: Client, stream: str)
     tail = client.stream(name).append("work").next_offset
     wake = subscription.claim("worker-1")
     assert [(s.path, s.tail_offset) for s in wake.streams] == [(name, tail)]
-    with pytest.raises(Refused):
+    with pytest.raises(SubscriptionRefused) as taken:
         subscription.claim("worker-2")
+    assert taken.value.code == "ALREADY_CLAIMED"
     assert tail is not None
     subscription.ack(wake, {name: tail}, done=True)
     assert subscription.info()["streams"][0]["acked_offset"] == tail
     subscription.delete()
-    with pytest.raises(Refused):
+    with pytest.raises(SubscriptionRefused, match="no subscription"):
         subscription.info()
 
 

@@ -320,3 +320,19 @@ def test_a_producer_waits_out_a_server_that_is_away(connect: Connect) -> None:
         producer.append("x")
         producer.flush()
         assert posts(server) == [("0", "0", b"x")] * 4
+
+
+def test_leaving_with_an_error_does_not_wait_for_a_server_that_is_away() -> None:
+    never = Retry(retries_max=None, delay_ms=60_000, delay_max_ms=60_000)
+    with ScriptedServer(HEAD, Reply(503)) as server, Client(server.url, retry=never) as client:
+        began = time.monotonic()
+        with pytest.raises(LookupError):
+            _fail_while_producing(client.stream("s"), server)
+        assert time.monotonic() - began < 30
+
+
+def _fail_while_producing(stream: Stream, server: ScriptedServer) -> None:
+    with stream.producer("p", epoch=0, linger_ms=0) as producer:
+        producer.append("x")
+        eventually(lambda: bool(posts(server)), "it is under way")
+        raise LookupError

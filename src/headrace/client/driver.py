@@ -57,6 +57,8 @@ def transport_error(request: Request, error: httpx.HTTPError | httpx.InvalidURL)
     reason = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
         return InvalidRequest(f"{request.url!r} is not a URL to ask: {error}")
+    if isinstance(error, httpx.LocalProtocolError):
+        return InvalidRequest(f"The request to {request.url} cannot be sent: {error}")
     if isinstance(error, _NOT_SENT):
         return ConnectFailed(request.url, reason)
     if isinstance(error, httpx.DecodingError):
@@ -100,6 +102,8 @@ class Line:
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             with self._lock:
                 self._sockets.append(info["return_value"].get_extra_info("socket"))
+            if self.stopped.is_set():
+                self.stop()
 
     def stop(self) -> None:
         self.stopped.set()
@@ -121,9 +125,9 @@ class Driver:
     def close(self) -> None:
         self._http.close()
 
-    def run(self, steps: Steps[T]) -> T:
-        """Perform steps to their end; their result."""
-        performer = _Performer(self._http, self.settings, None)
+    def run(self, steps: Steps[T], line: Line | None = None) -> T:
+        """Perform steps to their end; their result. A stopped `line` raises `Stopped`."""
+        performer = _Performer(self._http, self.settings, line, owns_connections=False)
         try:
             effect = next(steps)
             while True:
@@ -164,10 +168,18 @@ def _iterate(flow: Flow[T], performer: _Performer) -> Iterator[T]:
 
 
 class _Performer:
-    def __init__(self, http: httpx.Client, settings: Settings, line: Line | None) -> None:
+    def __init__(
+        self,
+        http: httpx.Client,
+        settings: Settings,
+        line: Line | None,
+        *,
+        owns_connections: bool = True,
+    ) -> None:
         self._http = http
         self._settings = settings
         self._line = line
+        self._owns_connections = owns_connections
         self._opened: httpx.Response | None = None
         self._body: Iterator[bytes] = iter(())
         self._request: Request | None = None
@@ -210,7 +222,7 @@ class _Performer:
         headers = {name: _now(value) for name, value in request.headers.items()}
         params = {name: _now(value) for name, value in request.params.items()}
         prepared = built(self._http, request, headers, params, self._settings)
-        if self._line is not None:
+        if self._line is not None and self._owns_connections:
             prepared.extensions["trace"] = self._line.trace
         began = time.monotonic()
         return self._http.send(prepared, stream=True), began

@@ -77,6 +77,19 @@ class BadAnswer(Refused):
 
 
 @dataclass(eq=False)
+class SubscriptionRefused(Refused):
+    """The subscription interface refused, with a code of the protocol such as FENCED."""
+
+    code: str
+    reason: str
+    status: int
+
+    @property
+    def detail(self) -> str:
+        return self.reason
+
+
+@dataclass(eq=False)
 class ServerBusy(Unavailable):
     """429, 503 or 507 by a server that gives no more facts."""
 
@@ -143,6 +156,9 @@ def failure(request: Request, answer: Answer) -> HeadraceError:
 
 def _named(answer: Answer) -> HeadraceError | None:
     document = _problem_document(answer)
+    coded = document.get("error")
+    if isinstance(coded, dict) and "code" in coded and answer.status < 500:
+        return SubscriptionRefused(str(coded["code"]), str(coded.get("message")), answer.status)
     kind = _CLASSES.get(str(document.get("type", "")).removeprefix(PROBLEM_TYPE_PREFIX))
     if kind is None:
         return None

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.client.calls import Appended, encode_data, encode_value
-from headrace.client.driver import Driver
+from headrace.client.driver import Driver, Line, Stopped
 from headrace.client.handle import Handle
 from headrace.client.outbox import Batch, Outbox, ProducerBroken, ProducerOptions, deliver
 from headrace.errors import HeadraceError, StreamClosed
@@ -33,6 +33,7 @@ class Producer:
         self._outbox = Outbox(producer_id, options, int(time.time() * 1000))
         self._change = threading.Condition()
         self._threads: list[threading.Thread] = []
+        self._line = Line()
         self._idle = 0
         self._detached = False
         self._closed: Appended | None = None
@@ -154,9 +155,11 @@ class Producer:
                 return
             try:
                 steps = deliver(self._outbox, batch, self._handle, self._change)
-                result = self._driver.run(steps)
+                result = self._driver.run(steps, self._line)
             except HeadraceError as error:
                 self._settle(batch, error=error)
+            except Stopped:
+                self._settle(batch, error=ProducerBroken("it was left with an error"))
             except Exception as fault:
                 # A token function that raises, say: whoever appends or flushes must hear of it.
                 self._settle(batch, error=ProducerBroken(repr(fault)))
@@ -192,4 +195,11 @@ class Producer:
         if error is None and self._closed is None:
             self.detach()
         else:
-            self._stop()
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Leave at once: a server that is away must not hold up an error that is on its way."""
+        self._line.stop()
+        with self._change:
+            self._detached = True
+            self._change.notify_all()

@@ -74,7 +74,7 @@ class Settings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     stream_root: str = "/v1/stream"
     proxy: str | None = None  # None: the usual environment variables decide
-    verify: bool | str = True  # a file or directory of certificates, or False for none
+    verify: bool | str = True  # a file of certificates to trust, or False to check nothing
     connections_max: int = 100
 
     @staticmethod
