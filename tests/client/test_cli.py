@@ -141,6 +141,23 @@ def test_buckets(run: Any) -> None:
     assert "bucket" in run("ls", bucket, code=2).stderr
 
 
+def test_snapshots_and_what_a_reader_starts_with(run: Any) -> None:
+    bucket = f"bucket-{next(_numbers)}"
+    run("bucket", "create", bucket)
+    name = f"/{bucket}/notes"
+    run("create", name)
+    run("append", name, "1", "2")
+    run("snapshot", "put", name, "tail", "-t", "application/json", stdin=b'{"sum": 3}')
+    run("append", name, "4")
+    assert run("snapshot", "get", name).stdout_bytes == b'{"sum": 3}'
+    start = [json.loads(line) for line in run("bootstrap", name).stdout.splitlines()]
+    assert start[0]["snapshot"] == {"sum": 3}
+    assert start[1] == {"value": 4}
+    assert start[2]["next_offset"] == json.loads(run("head", name, "--json").stdout)["next_offset"]
+    assert "no longer kept" in run("read", name, code=2).stderr
+    assert run("read", name, "--offset", start[0]["offset"]).stdout == "4\n"
+
+
 def test_subscriptions(run: Any, name: str) -> None:
     wakes, id = f"{name}-wakes", name.replace("/", "-")
     run("create", wakes)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.client import STATE_MEDIA_TYPE, BadAnswer, Change, State, Stream
+from headrace import errors
+from headrace.client import STATE_MEDIA_TYPE, BadAnswer, Change, Client, State, Stream
 from headrace.client.state import TXIDS_MAX, joined
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
@@ -227,3 +228,25 @@ def test_a_bootstrap_that_was_cut_raises(connect: Connect) -> None:
         stream = client.stream("s")
         with pytest.raises(BadAnswer):
             stream.bootstrap()
+
+
+def test_a_view_begins_again_from_a_published_snapshot(client: Client, stream: str) -> None:
+    bucket_id = "state-" + stream.rpartition("/")[2]
+    client.bucket(bucket_id).create()
+    changes = client.stream(f"/{bucket_id}/changes")
+    changes.create("application/json")
+    changes.append_json(message("insert", "1", 1), session("append", "m", "Hel"))
+    first = changes.state()
+    first.catch_up()
+    changes.publish_snapshot(first.offset, first.state.dump(first.offset), STATE_MEDIA_TYPE)
+    changes.append_json(session("append", "m", "lo"), message("delete", "1"))
+    snapshot = changes.snapshot()
+    assert (snapshot.offset, snapshot.content_type) == (first.offset, STATE_MEDIA_TYPE)
+    late = changes.state()
+    updates = list(late.updates())
+    assert updates[0].changes[0].kind == "reset"
+    assert late.state.rows("chunk") == {"m": "Hello"}
+    assert late.state.rows("user") == {}
+    assert late.offset == changes.head().next_offset
+    with pytest.raises(errors.SnapshotInUse):
+        changes.delete_snapshot(first.offset)
