@@ -11,7 +11,13 @@ import pytest
 
 from headrace.testing.server import ServerProcess
 from tests.tree import markdown
-from tests.tree.test_examples import COMMAND_TIMEOUT_SECS, DOCUMENTED_ADDRESS
+from tests.tree.test_examples import (
+    COMMAND_TIMEOUT_SECS,
+    DOCUMENTED_ADDRESS,
+    ELSEWHERE,
+    examples,
+    repeat,
+)
 
 PAGES = ("client.md", "state.md", "writing-a-client.md")
 INTERPRETERS = {"python": (sys.executable, ".py"), "js": (shutil.which("node"), ".mjs")}
@@ -47,3 +53,9 @@ def test_every_snippet_runs(page: str, kind: str, tmp_path: Path) -> None:
 def test_the_pages_hold_what_they_promise() -> None:
     assert ("writing-a-client.md", "js") in CASES
     assert {page for page, kind in CASES if kind == "python"} == set(PAGES)
+
+
+@pytest.mark.slow
+def test_the_sessions_of_the_command_line_are_real(tmp_path: Path) -> None:
+    assert any(True for _ in examples(ELSEWHERE))
+    repeat(ELSEWHERE, tmp_path)
