@@ -186,3 +186,13 @@ def test_no_answer_is_sniffed_or_kept_from_other_origins_pages(
 def test_no_answer_lets_a_browser_send_credentials(choosy: ServerProcess, stream: str) -> None:
     for answer in every_kind_of_answer(choosy, f"{stream}-credentials", LISTED[0]):
         assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_a_stream_that_is_opened_as_a_page_is_in_a_sandbox(
+    server: ServerProcess, stream: str
+) -> None:
+    with RawConnection(server.port) as client:
+        client.request("PUT", stream, b"<script>run()</script>", **{"Content-Type": "text/html"})
+        for query in ("", "?offset=-1&live=long-poll", "?format=framed"):
+            policy = client.request("GET", stream + query).headers["content-security-policy"]
+            assert policy == "sandbox; default-src 'none'"

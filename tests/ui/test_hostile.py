@@ -150,3 +150,16 @@ def test_a_message_as_large_as_the_server_takes_is_shown_in_part(
     lines(page).first.click()
     expect(page.locator(".payload")).to_contain_text("not shown")
     expect(lines(page).nth(1)).to_be_visible()
+
+
+def test_a_stream_opened_by_its_own_address_runs_nothing(open_ui: Open, http: httpx.Client) -> None:
+    name = fresh("page")
+    create(http, name, "text/html")
+    append(
+        http, name, "<p>here</p><script>document.title = 'hurt'</script>", content_type="text/html"
+    )
+    page = open_ui()
+    # Chromium says on the console what the sandbox has stopped; that is as it should be.
+    page.goto(str(http.base_url).rstrip("/") + f"{ROOT}/{name}")
+    expect(page.get_by_text("here")).to_be_visible()
+    assert page.title() != "hurt"

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
 from tests.http.helpers import client_of
 from tests.http.test_asgi import MOUNT, Uvicorn, assert_clean
@@ -161,3 +162,34 @@ def test_a_phone_shows_one_pane_at_a_time(open_ui: Open, http: httpx.Client) -> 
     page.get_by_role("button", name="Back to the list").tap()
     expect(tree).to_be_visible()
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_page_out_of_sight_lets_go_of_its_connections_and_catches_up(
+    open_ui: Open, http: httpx.Client
+) -> None:
+    name = fresh("hidden")
+    create(http, name)
+    page = open_ui(place(name))
+    await_live(page)
+
+    def readers() -> int:
+        return int(http.get(f"{ROOT}/__ds/streams/{name}").json()["live_readers"])
+
+    def show(state: str) -> None:
+        """The page is told as a browser would; a headless one never hides its pages."""
+        page.evaluate(
+            """state => {
+              const hidden = { value: state === "hidden", configurable: true }
+              Object.defineProperty(document, "hidden", hidden)
+              document.dispatchEvent(new Event("visibilitychange"))
+            }""",
+            state,
+        )
+
+    eventually(lambda: readers() == 1, "the page follows the stream")
+    show("hidden")
+    eventually(lambda: readers() == 0, "the page has let go")
+    append(http, name, "1", "2")
+    show("visible")
+    expect(page.locator(".preview")).to_have_text(["1", "2"])
+    eventually(lambda: readers() == 1, "the page follows again")

@@ -105,6 +105,7 @@ class StreamRoutes:
         )
 
     def _read(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
+        request.operation = "read"
         stream = self.find_visible(path)
         self.read(request, exchange, stream, parse_read(query.decode("latin-1")))
 

@@ -123,6 +123,9 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
 
 _SNAPSHOT_OFFSET: Final = "Stream-Snapshot-Offset"
 _NO_STORE: Final = b"Cache-Control: no-store\r\n"
+# What anybody may have written is served from the origin of the stream browser: opened as a page
+# it runs nothing and is of an origin of its own.
+_SANDBOX: Final = b"Content-Security-Policy: sandbox; default-src 'none'\r\n"
 _CLOSED: Final = b"Stream-Closed: true\r\n"
 _UP_TO_DATE: Final = b"Stream-Up-To-Date: true\r\n"
 _NEXT_OFFSET: Final = b"Stream-Next-Offset: %016d_%016d\r\n"
@@ -250,6 +253,7 @@ def read(
     headers = (
         _content_type(state.config.content_type, framed=frame is not None)
         + _NEXT_OFFSET % next_offset
+        + _SANDBOX
         + line("Cache-Control", cache_control)
     )
     if etag is not None:

@@ -75,9 +75,8 @@ const CHARTS = [
   { title: "Append latency", series: ["p99", "p50"], format: seconds, histogram: "headrace_request_seconds", matches: isAppend, parts: [0.99, 0.5] },
   { title: "Event-loop lag", series: ["late"], format: seconds, values: (s) => [s.sum("headrace_event_loop_lag_seconds")], needs: "headrace_event_loop_lag_seconds" },
   { title: "Storage", series: ["payload held"], format: bytes, values: (s) => [s.sum("headrace_stored_bytes")] },
-  { title: "Commit batch", series: ["p99 changes", "p50"], format: rate, histogram: "headrace_commit_batch_changes", parts: [0.99, 0.5] },
-  { title: "Sync latency", series: ["p99", "p50"], format: seconds, histogram: "headrace_commit_sync_seconds", parts: [0.99, 0.5] },
-  { title: "Pipeline lag", series: ["messages behind"], format: count, values: (s) => [s.sum("headrace_pipeline_lag_messages")], needs: "headrace_pipeline_lag_messages" },
+  { title: "Commit batch", series: ["p99 changes", "p50"], format: rate, histogram: "headrace_commit_changes", parts: [0.99, 0.5] },
+  { title: "Commit and sync", series: ["p99", "p50"], format: seconds, histogram: "headrace_commit_seconds", parts: [0.99, 0.5] },
   { title: "Connections", series: ["open"], format: count, values: (s) => [s.sum("headrace_connections")], needs: "headrace_connections" },
 ]
 
@@ -156,7 +155,7 @@ export class Overview {
     const tile = (name, value, note = "") => h("div", { class: "tile" }, h("span", { class: "dim" }, name), h("b", {}, value), h("small", { class: "dim" }, note))
     replace(
       this.tiles,
-      tile("Streams", count(Math.max(0, scrape.sum("headrace_streams") - 1 - scrape.sum("headrace_buckets"))), "without the registry"),
+      tile("Streams", count(Math.max(0, scrape.sum("headrace_streams") - 1)), "without the registry"),
       tile("Buckets", count(scrape.sum("headrace_buckets"))),
       tile("Stored", bytes(scrape.sum("headrace_stored_bytes")), "payload"),
       tile("Live readers", count(scrape.sum("headrace_live_readers"))),

@@ -100,10 +100,12 @@ export async function follow(server, stream, offset, signal, on) {
   for (;;) {
     try {
       await server.back(signal)
+      await inSight(signal)
       at = await followOnce(server, stream, at, signal, on)
       if (at === null) return
     } catch (error) {
       if (signal.aborted) return
+      if (error.name === "AbortError") continue // out of sight before the server answered
       if (error instanceof Away) {
         on.state({ live: false })
       } else if (error instanceof Problem && error.type === "offset-trimmed") {
@@ -118,12 +120,30 @@ export async function follow(server, stream, offset, signal, on) {
   }
 }
 
+/** Aborts when the page goes out of sight. A browser has six connections to a server, for all its
+ * pages together, and a page that nobody sees must not keep two of them. */
+function outOfSight() {
+  const abort = new AbortController()
+  const look = () => document.hidden && abort.abort()
+  document.addEventListener("visibilitychange", look, { signal: abort.signal })
+  return abort.signal
+}
+
+async function inSight(signal) {
+  while (document.hidden) {
+    await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true, signal }))
+    signal.throwIfAborted()
+  }
+}
+
 /** One round: catch up, then one SSE response. The offset to go on from; null at the very end. */
 async function followOnce(server, stream, offset, signal, on) {
   let at = await catchUp(server, stream, offset, signal, on)
   if (at.closed) return null
   const query = { offset: at.next, live: "sse" }
-  const response = await server.request("GET", stream.path, { query, signal, headers: { Accept: "text/event-stream" } })
+  const hidden = outOfSight()
+  const until = AbortSignal.any([signal, hidden])
+  const response = await server.request("GET", stream.path, { query, signal: until, headers: { Accept: "text/event-stream" } })
   const base64 = response.headers.get("stream-sse-data-encoding") === "base64"
   let held = null
   on.state({ live: true, upToDate: true })
@@ -144,6 +164,7 @@ async function followOnce(server, stream, offset, signal, on) {
       if (at.closed) return null
     }
   } catch (error) {
+    if (hidden.aborted && !signal.aborted) return at.next
     if (signal.aborted || error instanceof Problem || error instanceof Away) throw error
     throw server.lost()
   }
