@@ -204,7 +204,7 @@ def snapshot_published(snapshot: Snapshot) -> Response:
 def snapshot(snapshot: Snapshot, *, up_to_date: bool) -> Response:
     """The head of a snapshot; its bytes follow."""
     headers = line("Content-Type", snapshot.content_type) + _snapshot_lines(snapshot)
-    return Response(OK, headers + _up_to_date(up_to_date))
+    return Response(OK, headers + _SANDBOX + _up_to_date(up_to_date))
 
 
 def _snapshot_lines(snapshot: Snapshot) -> bytes:

@@ -3,6 +3,7 @@
 import { h, replace, svg } from "./dom.js"
 
 const SPAN_MS = 5 * 60 * 1000
+const SPAN_MS_MIN = 30 * 1000 // a chart that has just begun is not a dot at its edge
 const HEIGHT = 92
 const LEFT = 2
 const TOP = 8
@@ -56,7 +57,8 @@ export class Chart {
     const points = this.#points
     const end = points.length ? points[points.length - 1][0] : 0
     const peak = ceiling(Math.max(0, ...points.flatMap(([, values]) => values)))
-    const x = (ms) => LEFT + ((ms - (end - SPAN_MS)) / SPAN_MS) * (width - LEFT - 6)
+    const span = points.length ? Math.min(SPAN_MS, Math.max(SPAN_MS_MIN, end - points[0][0])) : SPAN_MS
+    const x = (ms) => LEFT + ((ms - (end - span)) / span) * (width - LEFT - 6)
     const y = (value) => TOP + (1 - value / peak) * (HEIGHT - TOP - 2)
     const parts = [
       ...[0, 0.5, 1].map((part) =>

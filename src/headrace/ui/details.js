@@ -64,7 +64,7 @@ export class Details {
       if (error instanceof Problem) return
       throw error
     }
-    const snapshot = stream.isBucketed && server.settings.snapshots ? await this.#findSnapshot(stream) : null
+    const snapshot = stream.isBucketed ? await this.#findSnapshot(stream) : null
     if (stream !== this.stream) return
     this.#snapshot = snapshot
     const first = this.#about === null
@@ -143,7 +143,7 @@ export class Details {
     this.#showExpiry()
     replace(
       this.sections,
-      this.stream.isBucketed && this.server.settings.snapshots ? snapshotSection(this.server, this.stream, this.#snapshot, about.tail_offset, () => this.#ticker.soon()) : null,
+      this.stream.isBucketed ? snapshotSection(this.server, this.stream, this.#snapshot, about.tail_offset, () => this.#ticker.soon()) : null,
       this.#forks(about),
       this.#producers(about),
       this.stream.isBucketed ? null : this.#subscriptions(about),

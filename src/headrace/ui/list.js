@@ -22,7 +22,7 @@ export class StreamList {
     this.open = open
     this.search = h("input", {
       type: "search",
-      placeholder: "Search streams",
+      placeholder: "Search",
       "aria-label": "Search streams",
       autocomplete: "off",
       spellcheck: "false",

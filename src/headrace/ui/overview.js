@@ -44,8 +44,9 @@ class Scrape {
   }
 }
 
-/** The value below which `part` of what came between two scrapes lies; 0 where nothing came. */
-export function quantile(before, after, part) {
+/** The value below which `part` of what came between two scrapes lies; 0 where nothing came.
+ * `whole` numbers are not divided between two bounds. */
+export function quantile(before, after, part, whole = false) {
   const earlier = new Map(before)
   const grown = after.map(([bound, value]) => [bound, value - (earlier.get(bound) ?? 0)])
   const total = grown.length ? grown[grown.length - 1][1] : 0
@@ -55,6 +56,7 @@ export function quantile(before, after, part) {
   for (const [bound, value] of grown) {
     if (value >= total * part) {
       if (!Number.isFinite(bound)) return low
+      if (whole) return bound
       return low + ((bound - low) * (total * part - below)) / Math.max(value - below, 1e-9)
     }
     low = bound
@@ -75,7 +77,7 @@ const CHARTS = [
   { title: "Append latency", series: ["p99", "p50"], format: seconds, histogram: "headrace_request_seconds", matches: isAppend, parts: [0.99, 0.5] },
   { title: "Event-loop lag", series: ["late"], format: seconds, values: (s) => [s.sum("headrace_event_loop_lag_seconds")], needs: "headrace_event_loop_lag_seconds" },
   { title: "Storage", series: ["payload held"], format: bytes, values: (s) => [s.sum("headrace_stored_bytes")] },
-  { title: "Commit batch", series: ["p99 changes", "p50"], format: rate, histogram: "headrace_commit_changes", parts: [0.99, 0.5] },
+  { title: "Commit batch", series: ["p99 changes", "p50"], format: count, histogram: "headrace_commit_changes", whole: true, parts: [0.99, 0.5] },
   { title: "Commit and sync", series: ["p99", "p50"], format: seconds, histogram: "headrace_commit_seconds", parts: [0.99, 0.5] },
   { title: "Connections", series: ["open"], format: count, values: (s) => [s.sum("headrace_connections")], needs: "headrace_connections" },
 ]
@@ -145,7 +147,7 @@ export class Overview {
     else if (spec.values) values = spec.values(scrape)
     else {
       const buckets = scrape.buckets(spec.histogram, spec.matches)
-      values = kept.buckets === null ? null : spec.parts.map((part) => quantile(kept.buckets, buckets, part))
+      values = kept.buckets === null ? null : spec.parts.map((part) => quantile(kept.buckets, buckets, part, spec.whole))
       kept.buckets = buckets
     }
     if (values && !values.includes(null)) kept.chart.push(now, values)

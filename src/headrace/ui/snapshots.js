@@ -17,7 +17,7 @@ export function snapshotSection(server, stream, offset, tail, changed) {
     "Snapshots",
     button([icon("camera"), "Publish"], () => publishDialog(server, stream, tail, changed)),
     h("p", { class: "dim" }, offset === null ? "None yet." : `The latest stands at message ${count(parseOffset(offset).messages)}; reading begins there.`),
-    h("div", { class: "panel-actions" }, button("View", () => viewSnapshot(server, stream), offset === null), button("Bootstrap preview", () => viewBootstrap(server, stream))),
+    h("div", { class: "panel-actions" }, button("View", () => viewSnapshot(server, stream, offset), offset === null), button("Bootstrap preview", () => viewBootstrap(server, stream))),
   )
 }
 
@@ -48,16 +48,16 @@ function publishDialog(server, stream, tail, done) {
   })
 }
 
-async function viewSnapshot(server, stream) {
-  const path = `${stream.path}/snapshot`
+async function viewSnapshot(server, stream, offset) {
+  const path = `${stream.path}/snapshot/${encodeURIComponent(offset)}`
   try {
     const response = await server.request("GET", path)
     const data = new Uint8Array(await response.arrayBuffer())
     const type = response.headers.get("content-type")
     sheet("Snapshot", [
-      h("p", { class: "dim" }, `${type} · ${bytes(data.length)} · at ${response.headers.get("stream-snapshot-offset")}`),
+      h("p", { class: "dim" }, `${type} · ${bytes(data.length)} · at ${offset}`),
       payload(data, type),
-    ], server.curl("GET", server.url(path)).replace("curl", "curl -L"))
+    ], server.curl("GET", server.url(path)))
   } catch (error) {
     toast(error.message, "error")
   }

@@ -200,8 +200,7 @@ export class StreamView extends EventTarget {
   /** The offset of the message with this number. */
   async #seek(stream, number) {
     const start = this.#floor?.token ?? "-1"
-    // The tails of streams in buckets are not told; these are read from their start.
-    if (number <= (this.#floor?.messages ?? 0) || stream.isBucketed) return start
+    if (number <= (this.#floor?.messages ?? 0)) return start
     const asked = { stream: stream.name, from: start, max_messages: number - (this.#floor?.messages ?? 0) }
     const response = await this.server.request("POST", `${this.server.settings.streamRoot}/__ds/tails`, {
       body: JSON.stringify({ streams: [asked] }),
@@ -314,7 +313,8 @@ export class StreamView extends EventTarget {
       this.#go(index, "start")
       return
     }
-    const start = offset ?? (await this.#seek(this.stream, number))
+    const earliest = this.#floor?.token ?? "-1"
+    const start = offset === "-1" ? earliest : (offset ?? (await this.#seek(this.stream, number)))
     await readFrame(this.server, this.stream, start, undefined, { max_messages: 1 }) // refused before anything is lost
     messages.clear(null)
     this.#reset()
@@ -552,8 +552,12 @@ export class StreamView extends EventTarget {
         },
       }),
     )
+    let seen = this.#opened.has(message)
     const observer = new ResizeObserver(() => {
-      if (row.isConnected && this.#opened.has(message)) this.rows.setHeight(index, row.offsetHeight)
+      if (!row.isConnected || !this.#opened.has(message)) return
+      this.rows.setHeight(index, row.offsetHeight)
+      if (!seen) row.scrollIntoView({ block: "nearest" })
+      seen = true
     })
     observer.observe(row)
     this.#opened.set(message, observer)

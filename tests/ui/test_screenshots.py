@@ -1,0 +1,151 @@
+"""Pictures of the main views for docs/browser.md, of a server with something to show.
+
+`make screenshots` puts them into docs/images; every other run takes them too, and throws them away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from headrace.testing.server import ServerProcess
+from tests.conftest import stop_cleanly
+from tests.http.helpers import client_of
+from tests.ui.conftest import Open
+from tests.ui.helpers import ROOT, append, await_live, compact, create, lines, place, tree_row
+
+pytestmark = pytest.mark.slow
+
+SOME_POINTS = re.compile(r"(L.*){4}")
+PICTURES = ("stream", "overview", "state", "phone")
+PNG = b"\x89PNG\r\n\x1a\n"
+PNG_BYTES_MIN = 10_000  # an empty page of this size has less
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A durable server with streams, forks, producers and a writer that goes on writing."""
+    env = {"DS_STORAGE__MODE": "file-durable", "DS_STORAGE__DATA_DIR": "streams"}
+    server = ServerProcess(env, cwd=str(tmp_path_factory.mktemp("busy")))
+    server.start()
+    done = threading.Event()
+    with client_of(server) as http:
+        furnish(http)
+    writer = threading.Thread(target=write_on, args=(server, done))
+    writer.start()
+    yield server
+    done.set()
+    writer.join()
+    stop_cleanly(server)
+
+
+def furnish(http: httpx.Client) -> None:
+    for name in ("orders/eu/live", "orders/us/live", "chat/room-1", "chat/room-2", "sensors/roof"):
+        create(http, name)
+    create(http, "logs/web", "text/plain", Stream_TTL="86400")
+    create(http, "images/thumbnails", "application/octet-stream")
+    http.put("/agents")
+    for session in ("planner", "researcher", "writer"):
+        http.put(f"/agents/{session}", headers={"Content-Type": "application/json"})
+    for n in range(120):
+        order(http, n)
+    http.put(f"{ROOT}/orders/eu/what-if", headers={"Stream-Forked-From": f"{ROOT}/orders/eu/live"})
+    append(http, "chat/room-1", *(person(n) for n in range(14)))
+    append(http, "orders/us/live", compact([{"n": n} for n in range(2_400)]))
+    http.post(f"{ROOT}/orders/us/live", headers={"Stream-Closed": "true"})
+    config = {"type": "pull-wake", "pattern": "orders/**", "wake_stream": "chat/room-2"}
+    http.put(f"{ROOT}/__ds/subscriptions/fulfilment", json=config)
+
+
+def order(http: httpx.Client, n: int) -> None:
+    items = [{"sku": f"H-{n % 9 + 100}", "count": n % 3 + 1}]
+    value = {"order": 4200 + n, "customer": f"c-{n % 17:03d}", "items": items, "paid": n % 4 != 0}
+    headers = {"Producer-Id": "shop-frontend", "Producer-Epoch": "1", "Producer-Seq": str(n)}
+    http.post(f"{ROOT}/orders/eu/live", headers=headers, json=value).raise_for_status()
+
+
+def person(n: int) -> str:
+    names = ("Ann", "Bob", "Chidi", "Dana", "Emre", "Fatou", "Gus")
+    value = {"name": names[n % 7], "status": ("online", "away")[n % 2], "messages": n * 3}
+    headers = {"operation": "insert" if n < 7 else "update"}
+    return compact([{"type": "user", "key": f"u{n % 7}", "value": value, "headers": headers}])
+
+
+def write_on(server: ServerProcess, done: threading.Event) -> None:
+    with client_of(server) as http:
+        n = 120
+        while not done.wait(0.02 + 0.03 * (n % 40 > 25)):
+            order(http, n)
+            n += 1
+
+
+def take(page: Page, name: str, tmp_path: Path) -> None:
+    directory = Path(os.environ.get("UI_SCREENSHOTS", tmp_path))
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"browser-{name}.png"
+    page.mouse.move(0, 0)
+    page.screenshot(path=path, animations="disabled")
+    assert path.read_bytes().startswith(PNG)
+    assert path.stat().st_size > PNG_BYTES_MIN
+
+
+def settle(page: Page) -> None:
+    """Long enough for the charts to have something to show: a few samples of a second each."""
+    line = page.locator("section.chart path.line").first
+    expect(line).to_have_attribute("d", SOME_POINTS)
+
+
+def test_the_stream_view(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
+    page = open_ui(place("orders/eu/live"), busy.url, color_scheme="light")
+    await_live(page)
+    expect(tree_row(page, "/agents")).to_be_visible()
+    settle(page)
+    live = page.locator("button.live")
+    live.click()
+    expect(live).to_contain_text("Paused")
+    live.click()
+    await_live(page)
+    lines(page).nth(-6).click()
+    expect(page.locator(".payload")).to_be_visible()
+    take(page, "stream", tmp_path)
+
+
+def test_the_overview(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
+    page = open_ui("", busy.url, color_scheme="dark")
+    expect(page.get_by_role("region", name="Commit batch")).to_be_visible()
+    expect(page.get_by_role("region", name="Commit and sync")).to_be_visible()
+    settle(page)
+    take(page, "overview", tmp_path)
+
+
+def test_the_state_view(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
+    page = open_ui(place("chat/room-1"), busy.url, color_scheme="dark")
+    await_live(page)
+    page.get_by_role("button", name="State", exact=True).click()
+    expect(page.get_by_role("table", name="State").get_by_role("row")).to_have_count(8)
+    settle(page)
+    take(page, "state", tmp_path)
+
+
+def test_a_phone(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
+    phone = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
+    page = open_ui(place("orders/eu/live"), busy.url, color_scheme="light", **phone)
+    await_live(page)
+    lines(page).nth(-4).tap()
+    expect(page.locator(".payload")).to_be_visible()
+    take(page, "phone", tmp_path)
+
+
+def test_the_pictures_in_the_documentation_are_these() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "browser.md").read_text("utf-8")
+    for name in PICTURES:
+        assert (docs / "images" / f"browser-{name}.png").read_bytes().startswith(PNG)
+        assert f"images/browser-{name}.png" in page
