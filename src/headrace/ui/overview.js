@@ -44,9 +44,8 @@ class Scrape {
   }
 }
 
-/** The value below which `part` of what came between two scrapes lies; 0 where nothing came.
- * `whole` numbers are not divided between two bounds. */
-export function quantile(before, after, part, whole = false) {
+/** The value below which `part` of what came between two scrapes lies; 0 where nothing came. */
+export function quantile(before, after, part) {
   const earlier = new Map(before)
   const grown = after.map(([bound, value]) => [bound, value - (earlier.get(bound) ?? 0)])
   const total = grown.length ? grown[grown.length - 1][1] : 0
@@ -56,7 +55,6 @@ export function quantile(before, after, part, whole = false) {
   for (const [bound, value] of grown) {
     if (value >= total * part) {
       if (!Number.isFinite(bound)) return low
-      if (whole) return bound
       return low + ((bound - low) * (total * part - below)) / Math.max(value - below, 1e-9)
     }
     low = bound
@@ -77,8 +75,8 @@ const CHARTS = [
   { title: "Append latency", series: ["p99", "p50"], format: seconds, histogram: "headrace_request_seconds", matches: isAppend, parts: [0.99, 0.5] },
   { title: "Event-loop lag", series: ["late"], format: seconds, values: (s) => [s.sum("headrace_event_loop_lag_seconds")], needs: "headrace_event_loop_lag_seconds" },
   { title: "Storage", series: ["payload held"], format: bytes, values: (s) => [s.sum("headrace_stored_bytes")] },
-  { title: "Commit batch", series: ["p99 changes", "p50"], format: count, histogram: "headrace_commit_changes", whole: true, parts: [0.99, 0.5] },
-  { title: "Commit and sync", series: ["p99", "p50"], format: seconds, histogram: "headrace_commit_seconds", parts: [0.99, 0.5] },
+  { title: "Commit batch", series: ["changes a commit"], format: rate, mean: ["headrace_commit_changes", "headrace_commit_batches"] },
+  { title: "Commit and sync", series: ["a commit"], format: seconds, mean: ["headrace_commit_seconds", "headrace_commit_batches"] },
   { title: "Connections", series: ["open"], format: count, values: (s) => [s.sum("headrace_connections")], needs: "headrace_connections" },
 ]
 
@@ -136,6 +134,7 @@ export class Overview {
   #chart(spec, scrape, now) {
     const needed = spec.histogram ? `${spec.histogram}_bucket` : spec.needs
     if (needed && !scrape.has(needed)) return
+    if (spec.mean && !scrape.sum(spec.mean[1])) return // nothing is committed in memory mode
     let kept = this.#charts.get(spec)
     if (!kept) {
       kept = { chart: new Chart(spec.title, spec.series, spec.format), rates: spec.series.map(() => new Rate()), buckets: null }
@@ -145,12 +144,20 @@ export class Overview {
     let values
     if (spec.rates) values = spec.rates(scrape).map((value, i) => kept.rates[i].next(now, value))
     else if (spec.values) values = spec.values(scrape)
+    else if (spec.mean) values = this.#mean(spec, scrape)
     else {
       const buckets = scrape.buckets(spec.histogram, spec.matches)
-      values = kept.buckets === null ? null : spec.parts.map((part) => quantile(kept.buckets, buckets, part, spec.whole))
+      values = kept.buckets === null ? null : spec.parts.map((part) => quantile(kept.buckets, buckets, part))
       kept.buckets = buckets
     }
     if (values && !values.includes(null)) kept.chart.push(now, values)
+  }
+
+  /** What each of the latest ones came to; 0 where there were none. */
+  #mean({ mean: [sum, number] }, scrape) {
+    if (this.#last === null) return null
+    const grown = (name) => scrape.sum(name) - this.#last.sum(name)
+    return [grown(number) > 0 ? grown(sum) / grown(number) : 0]
   }
 
   #showTiles(scrape) {
