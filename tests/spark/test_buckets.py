@@ -12,6 +12,7 @@ import pytest
 from headrace.client.failures import UnexpectedAnswer
 from headrace.errors import BucketNotFound
 from headrace.protocol.buckets import encode_segment
+from headrace.spark.streams.tracking import DataLoss
 from headrace.testing.following import live_readers
 from headrace.testing.raw import RawConnection, request_bytes
 from headrace.testing.server import ServerProcess
@@ -142,3 +143,57 @@ def requests_answered(http: httpx.Client) -> float:
             if any(f'operation="{each}"' in name for each in names):
                 total += float(value)
     return total
+
+
+def trimmed(http: httpx.Client, bucket: str) -> str:
+    """A stream whose first two messages only its snapshot knows; their offset."""
+    put(http, f"/{bucket}/a", b"[1,2]")
+    offset = str(http.head(f"/{bucket}/a").headers["Stream-Next-Offset"])
+    answer = http.put(
+        f"/{bucket}/a/snapshot/{offset}", content=b"sum: 3", headers={"Content-Type": "text/plain"}
+    )
+    assert answer.status_code == 204, answer.text
+    post(http, f"/{bucket}/a", b"[4]")
+    return offset
+
+
+def test_a_trimmed_stream_is_an_error_that_names_both_ways_out(
+    http: httpx.Client, bucket: str
+) -> None:
+    trimmed(http, bucket)
+    with pytest.raises(DataLoss, match=r"failOnDataLoss=false.*fromSnapshot=true"):
+        batch_rows(http, bucket=bucket)
+    rows = batch_rows(http, bucket=bucket, failOnDataLoss="false")
+    assert found(rows) == [(f"/{bucket}/a", b"4")]
+
+
+def test_a_trimmed_stream_begins_with_its_snapshot_where_that_is_asked_for(
+    http: httpx.Client, bucket: str
+) -> None:
+    offset = trimmed(http, bucket)
+    first, second = batch_rows(http, bucket=bucket, fromSnapshot="true")
+    assert (first["value"], first["content_type"], first["offset"]) == (
+        b"sum: 3",
+        "text/plain",
+        offset,
+    )
+    assert (second["value"], second["content_type"]) == (b"4", "application/json")
+
+
+def test_a_stream_trimmed_under_a_running_query_goes_on_with_its_snapshot(
+    http: httpx.Client, bucket: str
+) -> None:
+    put(http, f"/{bucket}/a", b"[0]")
+    readers = [
+        stream_reader(http, bucket=bucket, fromSnapshot="true"),
+        stream_reader(http, bucket=bucket),
+    ]
+    ends = [next_batch(reader, same(reader.initialOffset()))[0] for reader in readers]
+    post(http, f"/{bucket}/a", b"[1]")
+    offset = http.head(f"/{bucket}/a").headers["Stream-Next-Offset"]
+    http.put(f"/{bucket}/a/snapshot/{offset}", content=b"state")
+    post(http, f"/{bucket}/a", b"[2]")
+    rows = next_batch(readers[0], ends[0])[1]
+    assert [row["value"] for row in rows] == [b"state", b"2"]
+    with pytest.raises(DataLoss, match="no longer kept"):
+        next_batch(readers[1], ends[1])

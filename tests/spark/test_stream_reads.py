@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Any
 
@@ -12,7 +13,7 @@ import httpx
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from headrace.client import ConnectFailed
+from headrace.client import ConnectFailed, Unauthorized
 from headrace.spark.options import OptionError
 from headrace.spark.streams.columns import BadColumn
 from headrace.spark.streams.plan import Span, packed, shares
@@ -437,3 +438,30 @@ def test_an_offset_for_a_stream_that_is_not_read_is_refused(http: httpx.Client, 
     starting = json.dumps({"other": "-1"})
     with pytest.raises(StreamProblem, match="other, which is not read"):
         batch_rows(http, subscribe=name, startingOffsets=starting)
+
+
+class Doorkeeper(BaseHTTPRequestHandler):
+    """A proxy that lets nobody in."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(401)
+        self.send_header("Content-Length", "18")
+        self.end_headers()
+        self.wfile.write(b"Jwt is not trusted")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+def test_a_token_that_is_not_accepted_is_an_error_at_once(name: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Doorkeeper) as door, ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(door.serve_forever)
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{door.server_port}") as http:
+                reader = source(http, subscribe=name, token="revoked").reader(TEXT_SCHEMA)
+                with pytest.raises(Unauthorized, match=r"valid token\. Jwt is not trusted"):
+                    reader.partitions()
+        finally:
+            door.shutdown()
+            serving.result()

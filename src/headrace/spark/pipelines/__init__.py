@@ -15,6 +15,7 @@ _MODULES = {
     "archive": "archive",
     "postgres-to-stream": "postgres_to_stream",
     "replay": "replay",
+    "sessions": "sessions",
     "stream-to-postgres": "stream_to_postgres",
 }
 

@@ -84,6 +84,16 @@ class Server:
         content_type = answer.headers.get("content-type", DEFAULT_CONTENT_TYPE)
         return Snapshot(answer.body, content_type, offset)
 
+    def publish_snapshot(
+        self, stream: str, offset: str, body: bytes, content_type: str, instead_of: str
+    ) -> None:
+        """Publish what the messages before `offset` amount to, if `instead_of` is still there."""
+        at = self.target(stream)
+        target = Target(f"{at.url}/snapshot/{quote(offset, safe='')}", self.settings)
+        headers = {"Content-Type": content_type, "Stream-Snapshot-Match": instead_of}
+        request = target.request("PUT", headers=headers, body=body)
+        self._driver.run(calls.ask(target, request, (calls.NO_CONTENT,)))
+
     # -- writing ---------------------------------------------------------------------------------
 
     def content_type(self, stream: str) -> str:
