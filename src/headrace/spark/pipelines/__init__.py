@@ -13,6 +13,7 @@ from headrace.spark.pipelines.base import Pipeline
 
 _MODULES = {
     "archive": "archive",
+    "compact": "compact",
     "postgres-to-stream": "postgres_to_stream",
     "replay": "replay",
     "sessions": "sessions",
