@@ -128,6 +128,20 @@ def test_a_key_that_changes_is_a_delete_and_an_insert(
     assert come["headers"]["key_change_from"] == f'"{schema}"."items"/"1"'
 
 
+def test_a_clause_that_fails_on_a_row_ends_its_own_shape_only(
+    follow: Follow, db: psycopg.Connection
+) -> None:
+    other = follow()
+    other.catch_up()
+    follower = follow(where="title::int > 5")
+    follower.catch_up()
+    db.execute("insert into items (title) values ('no number')")
+    assert [m["value"]["title"] for m in until(other, 1)] == ["no number"]
+    answer = follower.ask(live="true")
+    assert answer.status_code == 400
+    assert "invalid input syntax" in answer.text
+
+
 def test_a_truncate_ends_the_shape_and_its_readers_fetch_anew(
     follow: Follow, db: psycopg.Connection
 ) -> None:
@@ -248,6 +262,8 @@ def test_a_browser_may_read_the_headers(follow: Follow, schema: str) -> None:
         ({"table": "items", "offset": "-1", "live": "true"}, "live"),
         ({"table": "nowhere", "offset": "-1"}, "table"),
         ({"table": "items; drop table items", "offset": "-1"}, "table"),
+        ({"table": "pg_catalog.pg_authid", "offset": "-1"}, "table"),
+        ({"table": "headrace.ledger", "offset": "-1"}, "table"),
         ({"table": "items", "offset": "-1", "columns": "id,nope"}, "columns"),
         ({"table": "items", "offset": "-1", "columns": "title"}, "columns"),
         ({"table": "items", "offset": "-1", "where": "nope = 1"}, "where"),

@@ -120,7 +120,9 @@ class ShapeApi:
     async def get(self, request: Request) -> Response:
         try:
             asked = Asked(request.query_params)
-            shape = await asyncio.wait_for(self._shapes.get(asked.definition), MAKE_SECS)
+            # Shielded: a shape that is being made goes on being made, under its lock.
+            making = asyncio.shield(self._shapes.get(asked.definition))
+            shape = await asyncio.wait_for(making, MAKE_SECS)
             return await self._answer(request, asked, shape)
         except BadRequest as error:
             body = {"message": "Invalid request", "errors": error.errors}

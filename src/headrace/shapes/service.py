@@ -148,7 +148,12 @@ class Shapes:
         with tables.connect(self._url) as connection:
             table = tables.describe(connection, definition)
             tables.clause(definition, table)
-            tables.publish(connection, table)
+            try:
+                tables.publish(connection, table)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise BadRequest(
+                    table=f"cannot be followed: {error.diag.message_primary}"
+                ) from error
             shape = Shape(handle, definition, table, self._log(handle))
             shape.log.create()
             # From here on transactions wait for the shape; what was done before, the snapshot has.
@@ -249,8 +254,11 @@ class Shapes:
             if entries:
                 shape.log.append(entries)
                 self._notify(shape)
-        except Refused as error:
-            # Its stream is full, or gone: the readers start again from a snapshot.
+        except psycopg.OperationalError:
+            raise  # Postgres is away: the batch is tried again
+        except (Refused, psycopg.Error) as error:
+            # Its stream is full or gone, or its clause fails on a row (a cast that cannot be
+            # made): its readers start again from a snapshot, or are refused one.
             logger.warning("shape %s cannot go on: %s", shape.handle, error)
             self._drop(shape)
 

@@ -16,6 +16,7 @@ from headrace.shapes.definition import BadRequest, Definition
 from headrace.shapes.where import compile_where
 
 PUBLICATION = "headrace_shapes"
+SYSTEM_SCHEMAS = frozenset({"information_schema", "headrace"})
 LOCK_SECS = 10
 QUERY_SECS = 30
 FETCH_ROWS = 2000
@@ -108,6 +109,8 @@ def connect(url: str) -> psycopg.Connection:
 
 
 def describe(connection: psycopg.Connection, definition: Definition) -> Table:
+    if definition.schema in SYSTEM_SCHEMAS or definition.schema.startswith("pg_"):
+        raise BadRequest(table=f"is in {definition.schema}, which is not for shapes")
     rows = connection.execute(_COLUMNS, (definition.schema, definition.table)).fetchall()
     if not rows:
         raise BadRequest(

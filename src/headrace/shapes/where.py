@@ -21,8 +21,9 @@ unknown escape
 """
 _FUNCTIONS = "lower upper length abs coalesce nullif trim array_length cardinality"
 _TYPES = """
-int2 int4 int8 smallint integer bigint numeric decimal real float4 float8 double precision text
-varchar char bpchar uuid bool boolean date time timestamp timestamptz timetz interval json jsonb
+int int2 int4 int8 smallint integer bigint numeric decimal real float float4 float8 double precision
+text varchar char bpchar uuid bool boolean date time timetz timestamp timestamptz interval json
+jsonb
 """
 WORDS = frozenset(f"{_KEYWORDS} {_FUNCTIONS} {_TYPES}".split())
 _TOKEN = re.compile(

@@ -50,7 +50,11 @@ select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint,
        (select case when setting = '-1' then -1 else setting::bigint * 1024 * 1024 end
         from pg_settings where name = 'max_slot_wal_keep_size')
 """
-_APPLIED = "select max(ds_offset) from session_events where stream_name = %s"
+# People may write to the table, too: only offsets of ours say how far the sync is.
+_APPLIED = """
+select max(ds_offset) from session_events
+where stream_name = %s and ds_offset ~ '^[0-9]{16}_[0-9]{16}$'
+"""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class _Supervised:
         self.next_at = 0.0
         self.failures = 0
         self.bad_checks = 0
+        self.is_stopping = False
         self.checking: Future[str] | None = None
 
     @property
@@ -146,6 +147,7 @@ class Supervisor:
         supervised.next_at = 0.0
         supervised.starts += 1
         supervised.bad_checks = 0
+        supervised.is_stopping = False
         supervised.checking = None
         supervised.record.pid = process.pid
         supervised.record.started = supervised.leader.started if supervised.leader else None
@@ -213,7 +215,7 @@ class Supervisor:
             return
         part = supervised.part
         if supervised.process.poll() is None:
-            supervised.process.send_signal(part.stop_signal)
+            self._ask_to_stop(supervised)
             try:
                 supervised.process.wait(part.stop_secs)
             except subprocess.TimeoutExpired:
@@ -221,9 +223,20 @@ class Supervisor:
         processes.end(supervised.leader, part.stop_signal, grace_secs=0)
         supervised.process.wait()
 
+    def _ask_to_stop(self, supervised: _Supervised) -> None:
+        process = supervised.process
+        if process is not None and process.poll() is None and not supervised.is_stopping:
+            process.send_signal(supervised.part.stop_signal)
+            supervised.is_stopping = True
+
     def _end_all(self) -> None:
         """In reverse order, so that nothing loses what it needs before its own end."""
+        needed = {name for supervised in self._supervised for name in supervised.part.needs}
         try:
+            for supervised in self._supervised:
+                # What nothing needs may end at once: a pipeline takes a while to put down its work.
+                if supervised.part.name not in needed:
+                    self._ask_to_stop(supervised)
             for supervised in reversed(self._supervised):
                 self._end(supervised)
         finally:
