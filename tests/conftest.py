@@ -29,7 +29,7 @@ settings.register_profile(
 settings.load_profile("headrace")
 
 # Folders whose tests share something that takes long to start: one process runs them all.
-TOGETHER = ("conformance", "postgres", "spark", "stack", "ui")
+TOGETHER = ("conformance", "postgres", "shapes", "spark", "stack", "ui")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

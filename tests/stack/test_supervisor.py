@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -136,6 +137,26 @@ http.server.test(http.server.SimpleHTTPRequestHandler, port={port}, bind="127.0.
     eventually(lambda: runs[0].pid("page") is not None, "it runs")
     assert not runs[0].ready.wait(0.5)
     gate.touch()
+    assert runs[0].ready.wait(30)
+
+
+def test_what_an_earlier_run_reported_says_nothing_about_the_next(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    """Seen under kill -9: a pipeline passed for running on the word of the one before it, and was
+    started again and again because it took its time to say so itself."""
+    report = tmp_path / "progress.json"
+    report.write_text(json.dumps({"state": "running", "last_error": None, "updated_at": 9e9}))
+    part = Part(
+        "quiet",
+        (sys.executable, "-c", SLEEP),
+        health=Health("pipeline", str(report)),
+        report=report,
+    )
+    runs.append(Run(tmp_path / "state", [part]))
+    eventually(lambda: runs[0].pid("quiet") is not None, "it runs")
+    assert not runs[0].ready.wait(0.5)
+    report.write_text(json.dumps({"state": "running", "last_error": None, "updated_at": 9e9}))
     assert runs[0].ready.wait(30)
 
 

@@ -45,3 +45,4 @@ class Part:
     oneshot: bool = False  # runs once; 0 is success, and what needs it waits for that
     user: tuple[int, int] | None = None  # uid and gid, where it must not run as root
     cwd: Path | None = None
+    report: Path | None = None  # what the part writes about itself; an earlier run's says nothing

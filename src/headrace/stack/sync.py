@@ -95,13 +95,13 @@ def _prepare(env: dict[str, str]) -> Part:
 
 def _pipeline(name: str, state: StateDirectory, env: dict[str, str]) -> Part:
     progress = state.path / "pipelines" / name / "progress.json"
-    progress.unlink(missing_ok=True)  # an earlier run's; this one's says when it runs
     return Part(
         name=name,
         argv=(*HEADRACE, "pipeline", "run", name, "--state", str(state.path / "pipelines")),
         env=env,
         needs=("prepare", "server"),
         health=Health("pipeline", str(progress)),
+        report=progress,
         note="Spark",
         stop_secs=PIPELINE_STOP_SECS,
     )
