@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled run check static browser test conformance bench docs screenshots docs-serve lock clean \
+.PHONY: help setup compiled run check static browser test conformance soak bench docs screenshots docs-serve lock clean \
         dev dev-ui dev-down integration-test integration-test-sessions docker
 
 help: ## list the targets
@@ -85,6 +85,11 @@ test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SH
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI
 	$(BIN)/python -m pytest $(SUITE) -rA
+
+SOAK_MINUTES ?= 60
+
+soak: setup ## the long tier of the durability tests: an hour, or SOAK_MINUTES=; writes bench/results
+	$(BIN)/python -m tests.durability.soak --minutes $(SOAK_MINUTES)
 
 bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes bench/results
 	$(BIN)/python -m bench

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 from headrace.limits import Limits
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.base import Change, Created, Documents, Log, Recovered, Removed, Trimmed
+from headrace.storage.base import (
+    Change,
+    Created,
+    Documents,
+    Log,
+    Recovered,
+    Released,
+    Removed,
+    Trimmed,
+)
 
 WINDOW_BYTES = 1 << 20
 
@@ -38,6 +47,7 @@ class Stream:
     data: bytearray = field(default_factory=bytearray)
     lengths: list[int] = field(default_factory=list)
     floor: Position = START
+    kept: Position = START
     closed: bool = False
     deleted: bool = False
     stream_seq: bytes | None = None
@@ -82,6 +92,8 @@ class Model:
             self.streams[state.id].append(change, self._receipts_max)
         elif isinstance(change, Trimmed):
             self.streams[state.id].floor = change.floor
+        elif isinstance(change, Released):
+            self.streams[state.id].kept = change.kept
         elif isinstance(change, Removed):
             self.streams[state.id].deleted = True
             if change.whole:
@@ -94,17 +106,18 @@ class Model:
 
     def _describe(self, stream: Stream) -> tuple[Any, ...]:
         data, lengths = self._content(stream, stream.tail)
-        skipped = stream.floor.messages
+        start = max(stream.floor, stream.kept)
         return (
             stream.record,
             stream.tail,
             stream.floor,
+            stream.kept,
             stream.closed,
             stream.deleted,
             stream.stream_seq,
             stream.producers,
-            data[stream.floor.bytes :],
-            lengths[skipped:],
+            data[start.bytes :],
+            lengths[start.messages :],
         )
 
     def _content(self, stream: Stream, end: Position) -> tuple[bytes, list[int]]:
@@ -132,7 +145,7 @@ def describe_recovered(
     described = {}
     for stream in found:
         state = stream.state
-        data, lengths = read_back(stream.log, state.floor, state.tail)
+        data, lengths = read_back(stream.log, max(state.floor, state.kept), state.tail)
         producers = {
             name: (p.epoch, p.seq, p.receipts[-limits.producer_receipts_max :])
             for name, p in (state.producers or {}).items()
@@ -141,6 +154,7 @@ def describe_recovered(
             record_of(state),
             state.tail,
             state.floor,
+            state.kept,
             state.closed,
             state.deleted,
             state.stream_seq,
