@@ -105,6 +105,24 @@ def test_a_postgres_that_stays_away_is_an_error_that_says_so(table: str) -> None
         write(away, None, [batch((1, "a", None))])
 
 
+def test_a_full_disk_is_named_and_nothing_is_lost(table: str) -> None:
+    with psycopg.connect(table) as connection:
+        connection.execute(
+            "create function no_room() returns trigger language plpgsql as $$ begin"
+            " raise exception 'could not extend file' using errcode = '53100'; end $$"
+        )
+        connection.execute(
+            "create trigger no_room before insert on events execute function no_room()"
+        )
+    claim, rows = Claim("w", "q", 0, 0), [batch((1, "a", None))]
+    with pytest.raises(SinkError, match=r"no room .* Nothing is lost"):
+        write(target(table, retry_secs=0.2), claim, rows)
+    with psycopg.connect(table) as connection:
+        connection.execute("drop trigger no_room on events")
+    assert write(target(table), claim, rows).rows == 1
+    assert [row[0] for row in stored(table)] == [1]
+
+
 def test_lists_and_bytes_have_their_own_columns(database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("create table events (tags text[], raw bytea)")

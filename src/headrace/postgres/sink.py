@@ -123,8 +123,13 @@ def write(
 
 def _sentence(target: Target, error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.DiskFull | psycopg.errors.OutOfMemory):
-        return f"Postgres has no room for {target.table}: {str(error).strip()}. Nothing is lost."
-    return f"Postgres did not take the rows for {target.table}: {str(error).strip()}"
+        return f"Postgres has no room for {target.table}: {_reason(error)}. Nothing is lost."
+    return f"Postgres did not take the rows for {target.table}: {_reason(error)}"
+
+
+def _reason(error: psycopg.Error) -> str:
+    """What Postgres says, without where in its code it says it."""
+    return " ".join(str(error).split("\nCONTEXT")[0].split())
 
 
 def _write(
@@ -198,7 +203,7 @@ def _load_or_split(
         with connection.transaction():
             load(connection, target, batch)
     except (psycopg.DataError, psycopg.IntegrityError) as error:
-        reason = " ".join(str(error).split("\nCONTEXT")[0].split())
+        reason = _reason(error)
         if not can_reject:
             raise SinkError(f"{target.table} refuses a row: {reason}") from error
         if batch.num_rows == 1:
