@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from bench.rows.appends import BARE, PLAIN, PRODUCED
 from bench.rows.base import Row
+from bench.rows.buckets import BUCKETS
 from bench.rows.clients import CLIENTS
 from bench.rows.delivery import FAN_OUT, LATENCY
 from bench.rows.memory import MEMORY
@@ -13,7 +14,7 @@ from bench.rows.replay import REPLAY
 
 ROWS: dict[str, Row] = {
     row.name: row
-    for row in [*BARE, *PLAIN, *PRODUCED, *LATENCY, *FAN_OUT, *REPLAY, *MEMORY, *CLIENTS]
+    for row in [*BARE, *PLAIN, *PRODUCED, *LATENCY, *FAN_OUT, *REPLAY, *MEMORY, *CLIENTS, *BUCKETS]
 }
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import lmdb
 
 from headrace.errors import HeadraceError, StoredBytesDamaged
-from headrace.protocol.stream import StreamState
+from headrace.protocol.stream import Snapshot, StreamState
 from headrace.storage import acid_records as records
+from headrace.storage.blobs import DiskBlobs
+from headrace.storage.blobs import path as blob_path
 from headrace.storage.catalog import Catalog, CatalogEntry, sizes_of, state_of
 from headrace.storage.disk import Disk, RealDisk
-from headrace.storage.frames import AppendFrame, CreateFrame, Frame, RemoveFrame
+from headrace.storage.frames import AppendFrame, CreateFrame, Frame, PublishFrame, RemoveFrame
 from headrace.storage.journal import Journal
-from headrace.storage.records import decode_state
+from headrace.storage.records import decode_state, snapshot_of
 from headrace.storage.stream_files import Sizes, StreamReader
 from headrace.storage.tailed import base_of
 
@@ -36,7 +39,7 @@ def verify(directory: Path) -> Report | None:
         return None
     disk.lock()
     try:
-        return _verify_acid(directory) if is_acid else verify_files(disk)
+        return _verify_acid(directory, disk) if is_acid else verify_files(disk)
     finally:
         disk.close()
 
@@ -50,12 +53,15 @@ def verify_files(disk: Disk) -> Report:
     entries: list[CatalogEntry] = []
     streams: set[int] = set()
     data_bytes = 0
+    snapshots: dict[int, Snapshot | None] = {}
     try:
         catalog = Catalog(disk)
         entries = list(catalog.load().streams.values())
         streams = {entry.id for entry in entries}
+        snapshots = {entry.id: _snapshot_of(state_of(entry)) for entry in entries}
         for _, frame in Journal(disk).scan(catalog.current.applied_lsn):
             data_bytes += _count(frame, streams)
+            _note_snapshot(frame, snapshots)
     except HeadraceError as damage:
         findings.append(damage.detail)
     except OSError as missing:
@@ -64,7 +70,35 @@ def verify_files(disk: Disk) -> Report:
         state = state_of(entry)
         findings += _check_stream(disk, state, sizes_of(entry))
         data_bytes += state.tail.bytes - max(base_of(state).bytes, state.kept.bytes)
+    findings += _check_snapshots(disk, snapshots.values())
     return Report(findings, len(streams), data_bytes)
+
+
+def _snapshot_of(state: StreamState) -> Snapshot | None:
+    """What must be readable: the snapshot of a deleted stream may be gone."""
+    return None if state.deleted else state.snapshot
+
+
+def _note_snapshot(frame: Frame, snapshots: dict[int, Snapshot | None]) -> None:
+    """Which snapshot a stream has after `frame`."""
+    if isinstance(frame, CreateFrame | PublishFrame):
+        snapshots[frame.stream_id] = snapshot_of(frame.snapshot)
+    elif isinstance(frame, RemoveFrame):
+        snapshots.pop(frame.stream_id, None)
+
+
+def _check_snapshots(disk: Disk, snapshots: Iterable[Snapshot | None]) -> Iterator[str]:
+    blobs = DiskBlobs(disk, sync=False)
+    by_id = {found.blob_id: found for found in snapshots if found is not None}
+    for blob_id, snapshot in sorted(by_id.items()):
+        size = snapshot.size_bytes
+        try:
+            data = blobs.read(blob_id, size, 0, size)
+        except StoredBytesDamaged as damage:
+            yield damage.detail
+            continue
+        if sha256(data).digest() != snapshot.digest:
+            yield StoredBytesDamaged(blob_path(blob_id), "0").detail
 
 
 def _count(frame: Frame, streams: set[int]) -> int:
@@ -91,10 +125,11 @@ def _check_stream(disk: Disk, state: StreamState, sizes: Sizes) -> Iterator[str]
 # -- acid --------------------------------------------------------------------------------------
 
 
-def _verify_acid(directory: Path) -> Report:
+def _verify_acid(directory: Path, disk: Disk) -> Report:
     """Every value of every shard, and that each stream's bytes follow one another."""
     findings: list[str] = []
     streams = data_bytes = 0
+    snapshots: list[Snapshot | None] = []
     for path in sorted((directory / "acid").glob("shard-*")):
         try:
             with lmdb.open(
@@ -104,8 +139,10 @@ def _verify_acid(directory: Path) -> Report:
                 findings += shard.findings()
                 streams += shard.streams
                 data_bytes += shard.data_bytes
+                snapshots += shard.snapshots
         except lmdb.Error as error:
             findings.append(f"{path.relative_to(directory)} cannot be read: {error}.")
+    findings += _check_snapshots(disk, snapshots)
     return Report(findings, streams, data_bytes)
 
 
@@ -115,6 +152,7 @@ class _ShardCheck:
         self._file = file
         self.streams = 0
         self.data_bytes = 0
+        self.snapshots: list[Snapshot | None] = []
 
     def findings(self) -> Iterator[str]:
         with self._environment.begin() as transaction:
@@ -149,5 +187,6 @@ class _ShardCheck:
             except StoredBytesDamaged:
                 continue  # reported where the values were checked
             self.data_bytes += state.tail.bytes - first.bytes
+            self.snapshots.append(_snapshot_of(state))
             if end != state.tail:
                 yield f"{self._file}: {state.name!r} ends at {end}, not at {state.tail}."
