@@ -142,6 +142,7 @@ class AcidStorage:
         self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
         self._live_bytes = 0
+        self._is_closed = False
         self._disk_refusal: HeadraceError | None = None
         self.tick()
 
@@ -246,6 +247,8 @@ class AcidStorage:
         self._keeper.committer.settle(done, failed)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self._is_closed:
+            return  # a client that left last: nobody waits any more
         future = self._loop.run_in_executor(self._cold, work)
         future.add_done_callback(lambda finished: done(result_or_error(finished)))
 
@@ -284,6 +287,7 @@ class AcidStorage:
         self._disk_refusal = refusal
 
     def close(self) -> None:
+        self._is_closed = True
         self._cold.shutdown()
         for shard in self._shards:
             shard.close()

@@ -162,6 +162,7 @@ class FileStorage:
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
         self._checkpoints_are_sound = True
+        self._is_closed = False
         self._pinned_bytes = 0
         self._unseen_bytes = 0
         self._segment_bytes = segment_bytes
@@ -267,6 +268,7 @@ class FileStorage:
 
     def close(self) -> None:
         """With everything in stream files and catalog, so that a start has nothing to replay."""
+        self._is_closed = True
         self._committer.close()
         self._workers.shutdown()
         if not self._committer.is_poisoned and self._checkpoints_are_sound:
@@ -327,6 +329,8 @@ class FileStorage:
         self._committer.settle(done, failed)
 
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self._is_closed:
+            return  # a client that left last: nobody waits any more
         future = self._loop.run_in_executor(self._workers, work)
         future.add_done_callback(lambda finished: done(result_or_error(finished)))
 
@@ -375,6 +379,8 @@ class FileStorage:
         if error is not None:
             self._committer.fail(error)
             return
+        if self._is_closed:
+            return  # what it applied, the checkpoint at the end has released
         applied_lsn, flushed = finished.result()
         for stream_id, (end, sizes) in flushed.items():
             log = self._logs.get(stream_id)
