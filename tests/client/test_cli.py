@@ -186,6 +186,16 @@ def test_tail_follows_until_the_stream_is_closed(run: Any, name: str, server: An
     assert "auto, sse or long-poll" in run("tail", name, "--live", "smoke", code=2).stderr
 
 
+def test_bench_measures_and_leaves_nothing_behind(run: Any) -> None:
+    before = run("ls").stdout
+    args = ("--connections", "4", "--streams", "2", "--seconds", "0.3", "--json")
+    told = json.loads(run("bench", *args).stdout)
+    assert told["appends"] > 0
+    assert told["p99_ms"] >= told["p50_ms"] > 0
+    assert told["refused"] == told["broken_connections"] == 0
+    assert run("ls").stdout == before
+
+
 def test_no_server_is_a_failure_that_names_it(
     run: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 from headrace import __version__
 from headrace.cli import stack_parts
 from headrace.cli.append import append
+from headrace.cli.bench import bench
 from headrace.cli.bootstrap import bootstrap
 from headrace.cli.bucket import app as bucket
 from headrace.cli.close import close
@@ -44,7 +45,7 @@ for verb in (create, append, read, tail, head, close, delete, fork, ls, bootstra
     app.command(rich_help_panel=STREAMS)(verb)
 for group in (bucket, snapshot, subscribe):
     app.add_typer(group, rich_help_panel=STREAMS)
-for server_verb in (serve, config, verify, export, token, shapes):
+for server_verb in (serve, config, verify, export, token, shapes, bench):
     app.command(rich_help_panel=SERVER)(server_verb)
 app.command("import", rich_help_panel=SERVER)(import_)
 for part in stack_parts.COMMANDS:
