@@ -1,6 +1,6 @@
 """Which batch of which query a task is writing: Spark's own names for it, in one place.
 
-The property names are internals of Spark; `tests/spark/test_batches.py` guards them.
+The property names are internals of Spark; `tests/spark/test_source.py` guards them.
 """
 
 from __future__ import annotations
