@@ -108,6 +108,7 @@ def test_a_webhook_of_the_server_is_trusted() -> None:
         (BODY, "", 0),
         (BODY, "nonsense", 0),
     ],
+    ids=["body", "key", "old", "early", "time", "unsigned", "unreadable", "empty", "nonsense"],
 )
 def test_a_webhook_of_anyone_else_is_not(body: bytes, signature: str, secs_later: int) -> None:
     with pytest.raises(BadSignature):
