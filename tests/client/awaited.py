@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import CancelledError
 from typing import Any, cast
 
 from headrace.client import (
@@ -38,9 +37,6 @@ class Loop:
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * DEADLINE_SECS)
 
-    def cancel(self, task: asyncio.Task[Any]) -> None:
-        self._loop.call_soon_threadsafe(task.cancel)
-
     def stop(self) -> None:
         self.run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -63,19 +59,11 @@ class Awaited:
         self._thing = thing
         self._loop = loop
         self._owns_loop = owns_loop
-        self._drawing: asyncio.Task[Any] | None = None
-        self._cancelled = False
 
     def __getattr__(self, name: str) -> Any:
         if name == "close" and isinstance(self._thing, AsyncReader):
-            return self._cancel
+            name = "aclose"
         return self._plain(getattr(self._thing, name))
-
-    def _cancel(self) -> None:
-        """What closing a blocking reader is to an awaited one: its task is cancelled."""
-        self._cancelled = True
-        if self._drawing is not None:
-            self._loop.cancel(self._drawing)
 
     def _plain(self, value: Any) -> Any:
         if inspect.iscoroutine(value):
@@ -99,20 +87,14 @@ class Awaited:
         end = object()
 
         async def draw() -> Any:
-            self._drawing = asyncio.current_task()
             return await anext(items, end)
 
         async def leave() -> None:
             await items.aclose()  # type: ignore[attr-defined]
 
         try:
-            while not self._cancelled:
-                item = self._loop.run(draw())
-                if item is end:
-                    return
+            while (item := self._loop.run(draw())) is not end:
                 yield item
-        except CancelledError:
-            return
         finally:
             self._loop.run(leave())
 

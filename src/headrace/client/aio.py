@@ -6,14 +6,14 @@ read at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
 from headrace.client import resources
 from headrace.client.async_admin import AsyncBucket, AsyncSubscription
-from headrace.client.async_driver import AsyncDriver
+from headrace.client.async_driver import AsyncDriver, AsyncLine
 from headrace.client.async_producer import AsyncProducer
 from headrace.client.bootstrap import Bootstrap, bootstrap
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
@@ -172,14 +172,20 @@ class AsyncStream:
 
 
 class AsyncReader(Place):
-    """A place in a stream that moves as it is iterated; one iteration per reader."""
+    """A place in a stream that moves as it is iterated; one iteration per reader.
+
+    `aclose`, from any task, ends a read at once. Used as a context manager it does so.
+    """
 
     def __init__(self, driver: AsyncDriver, reading: Reading) -> None:
         super().__init__(reading)
         self._driver = driver
+        self._line = AsyncLine()
+        self._chunks: AsyncGenerator[Chunk, None] | None = None
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self._driver.iterate(self._reading.flow())
+        self._chunks = self._driver.iterate(self._reading.flow(), self._line)
+        return self._chunks
 
     async def bytes(self) -> AsyncIterator[bytes]:
         async for chunk in self:
@@ -206,3 +212,19 @@ class AsyncReader(Place):
         async for chunk in self:
             for event in view.feed(chunk):
                 yield event
+
+    async def aclose(self) -> None:
+        """End the iteration, and let go of its connection."""
+        if not await self._line.stop() and self._chunks is not None:
+            await self._chunks.aclose()
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()

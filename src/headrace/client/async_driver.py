@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
 from typing import Any, TypeVar
 
 import httpx
 
-from headrace.client.driver import built, head_of, pool_options, tls_context, transport_error
+from headrace.client.driver import (
+    Stopped,
+    built,
+    head_of,
+    pool_options,
+    tls_context,
+    transport_error,
+)
 from headrace.client.exchange import (
     Answer,
     Ask,
@@ -28,6 +35,48 @@ from headrace.client.settings import Settings
 from headrace.errors import HeadraceError
 
 T = TypeVar("T")
+
+
+class AsyncLine:
+    """The switch that ends one flow, whichever task waits in it."""
+
+    def __init__(self) -> None:
+        self._stopped = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None
+        self._left = asyncio.Event()
+
+    async def hold(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; `Stopped` once the switch is thrown."""
+        if self._stopped.is_set():
+            work.close()
+            raise Stopped
+        self._task = asyncio.current_task()
+        assert self._task is not None, "a coroutine runs in a task"
+        cancelling = self._task.cancelling()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            # As asyncio.timeout: our own cancellation is taken back, another's is not ours.
+            if self._stopped.is_set() and self._task.uncancel() <= cancelling:
+                raise Stopped from None
+            raise
+        finally:
+            self._task = None
+
+    def left(self) -> None:
+        """The flow is over and has let go of its connection."""
+        self._left.set()
+
+    async def stop(self) -> bool:
+        """End the flow; whether a task waited in it, which has left by now."""
+        first = not self._stopped.is_set()
+        self._stopped.set()
+        if self._task is None:
+            return False
+        if first:
+            self._task.cancel()
+        await self._left.wait()
+        return True
 
 
 class AsyncDriver:
@@ -53,9 +102,12 @@ class AsyncDriver:
         finally:
             await performer.hang_up()
 
-    async def iterate(self, flow: Flow[T]) -> AsyncIterator[T]:
-        """Perform a flow, and yield what it emits."""
+    async def iterate(
+        self, flow: Flow[T], line: AsyncLine | None = None
+    ) -> AsyncGenerator[T, None]:
+        """Perform a flow, and yield what it emits; a stopped `line` ends it."""
         performer = _Performer(self._http, self.settings)
+        line = line or AsyncLine()
         try:
             effect = _step(flow)
             while True:
@@ -63,12 +115,13 @@ class AsyncDriver:
                     yield effect.value
                     effect = _step(flow)
                 else:
-                    effect = await performer.advance(flow, effect)
-        except _Finished:
+                    effect = await line.hold(performer.advance(flow, effect))
+        except (_Finished, Stopped):
             return
         finally:
             flow.close()
             await performer.hang_up()
+            line.left()
 
 
 class _Finished(Exception):
