@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace import errors
-from headrace.client import BadSignature, Client, SubscriptionRefused, verify_webhook
+from headrace.client import BadSignature, Client, Subscription, SubscriptionRefused, verify_webhook
 from headrace.subscriptions.signing import SigningKey
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
@@ -62,12 +62,8 @@ def test_a_long_listing_is_read_page_by_page(connect: Connect) -> None:
 
 def test_pull_wake_work_is_claimed_and_acknowledged(client: Client, stream: str) -> None:
     name = stream.removeprefix("/v1/stream/")
-    wakes = f"{name}-wakes"
-    client.stream(wakes).create("application/json")
-    client.stream(name).create("text/plain")
-    subscription = client.subscription(name.replace("/", "-"))
-    made = subscription.create(type="pull-wake", streams=[name], wake_stream=wakes)
-    assert made["type"] == "pull-wake"
+    subscription = pull_wake(client, name)
+    assert subscription.info()["type"] == "pull-wake"
     tail = client.stream(name).append("work").next_offset
     wake = subscription.claim("worker-1")
     assert [(s.path, s.tail_offset) for s in wake.streams] == [(name, tail)]
@@ -80,6 +76,46 @@ def test_pull_wake_work_is_claimed_and_acknowledged(client: Client, stream: str)
     subscription.delete()
     with pytest.raises(SubscriptionRefused, match="no subscription"):
         subscription.info()
+
+
+def test_released_work_is_there_to_claim_again(client: Client, stream: str) -> None:
+    name = stream.removeprefix("/v1/stream/")
+    subscription = pull_wake(client, name)
+    client.stream(name).append("work")
+    first = subscription.claim("worker-1")
+    subscription.release(first)
+    second = subscription.claim("worker-2")
+    assert [s.path for s in second.streams] == [name]
+    assert second.generation > first.generation
+    with pytest.raises(SubscriptionRefused) as late:
+        subscription.release(first)
+    assert late.value.code == "FENCED"
+    subscription.delete()
+
+
+def test_streams_can_be_added_to_a_subscription(client: Client, stream: str) -> None:
+    name = stream.removeprefix("/v1/stream/")
+    subscription = pull_wake(client, name)
+    more = [f"{name}-more", f"{name}-ü"]
+    for each in more:
+        client.stream(each).create("text/plain")
+    subscription.add_streams(*more)
+    subscription.add_streams(more[0])
+    assert sorted(s["path"] for s in subscription.info()["streams"]) == sorted([name, *more])
+    tail = client.stream(more[1]).append("work").next_offset
+    wake = subscription.claim("worker")
+    assert [(s.path, s.tail_offset) for s in wake.streams if s.has_pending] == [(more[1], tail)]
+    subscription.delete()
+    with pytest.raises(SubscriptionRefused, match="no subscription"):
+        subscription.add_streams(name)
+
+
+def pull_wake(client: Client, name: str) -> Subscription:
+    client.stream(f"{name}-wakes").create("application/json")
+    client.stream(name).create("text/plain")
+    subscription = client.subscription(name.replace("/", "-"))
+    subscription.create(type="pull-wake", streams=[name], wake_stream=f"{name}-wakes")
+    return subscription
 
 
 # -- webhook signatures -------------------------------------------------------------------------
