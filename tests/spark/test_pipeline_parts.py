@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from headrace.client import Client, Settings, State
+from headrace.protocol.offsets import START
 from headrace.spark.pipelines import names, pipeline
 from headrace.spark.pipelines.base import ConfigError, ConfigFile
+from headrace.spark.pipelines.compact import Due, Fold
 from headrace.spark.pipelines.progress import (
     DEAD,
     RUNNING,
@@ -20,6 +23,7 @@ from headrace.spark.pipelines.progress import (
 )
 from headrace.spark.pipelines.runner import explain
 from headrace.spark.pipelines.stream_to_postgres import _wanted
+from headrace.testing.server import ServerProcess
 
 
 def test_every_pipeline_has_its_name_a_summary_and_defaults() -> None:
@@ -125,3 +129,38 @@ def test_a_trace_is_explained_by_the_error_at_its_heart() -> None:
         "\tat org.apache.spark.Foo(Foo.scala:1)\n"
     )
     assert explain(RuntimeError(trace)).endswith("SinkError: events refuses a row: bad")
+
+
+def test_a_state_begins_with_the_snapshot_that_compact_publishes(
+    server: ServerProcess,
+) -> None:
+    def change(key: str, operation: str, value: Any = None) -> dict[str, Any]:
+        return {"type": "user", "key": key, "value": value, "headers": {"operation": operation}}
+
+    def text(part: str) -> dict[str, Any]:
+        return {"type": "chunk", "key": "m", "operation": "append", "value": {"text": part}}
+
+    bucket = "compact-for-a-state"
+    with Client(server.url) as client:
+        client.bucket(bucket).create()
+        stream = client.stream(f"/{bucket}/changes")
+        stream.create("application/json")
+        fold, start = Fold(Settings(url=server.url), drop_others=False), START.token()
+        for part in ("Grace", " Hopper"):
+            stream.append_json(
+                change("1", "upsert", {"n": 2**60}), change("gone", "delete"), text(part)
+            )
+            end = stream.head().next_offset
+            assert fold(Due(f"/{bucket}/changes", start, end)).messages == 3
+            start = end
+        stream.append_json(text("!"), change("2", "insert", "é"))
+
+        snapshot = State()
+        snapshot.load(stream.snapshot().data)
+        assert snapshot.rows("chunk") == {"m": {"text": "Grace Hopper"}}
+        view = stream.state()
+        updates = list(view.updates())
+        assert updates[0].changes[0].kind == "reset"
+        assert view.state.rows("user") == {"1": {"n": 2**60}, "2": "é"}
+        assert view.state.rows("chunk") == {"m": {"text": "Grace Hopper!"}}
+        assert view.offset == stream.head().next_offset
