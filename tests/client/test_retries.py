@@ -185,3 +185,13 @@ def test_waits_grow_up_to_their_maximum_and_vary_by_half(failures: int) -> None:
     longest = min(0.1 * 2 ** min(failures - 1, 10), 1.0)
     assert retry.delay_secs(failures, 0.0) == pytest.approx(longest)
     assert retry.delay_secs(failures, 1.0) == pytest.approx(longest / 2)
+
+
+def test_a_redirect_is_not_followed_but_named(connect: Connect) -> None:
+    moved = Reply(307, {"Location": "http://elsewhere/v1/stream/s"})
+    with ScriptedServer(moved) as server:
+        with connect(server.url, token="secret") as client:
+            stream = client.stream("s")
+            with pytest.raises(UnexpectedAnswer, match="http://elsewhere/v1/stream/s"):
+                stream.read_bytes()
+        assert len(server.asked) == 1

@@ -204,6 +204,8 @@ def _by_status(request: Request, answer: Answer) -> HeadraceError:
             return ServerBusy(status, request.url, text, answer.number("retry-after") or 0)
         case _ if status >= 500:
             return ServerFault(status, request.url, text)
+    if "location" in answer.headers:
+        text = f"Ask {answer.headers['location']!r} if that is meant: redirects are not followed."
     return UnexpectedAnswer(status, request.url, text)
 
 
