@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from itertools import islice
 
+import msgspec
 import pytest
 
 from headrace import errors
@@ -89,15 +90,85 @@ def test_batches_carry_where_they_end(fresh: Stream) -> None:
     assert batch.up_to_date
 
 
-def test_any_event_can_be_gone_on_from(fresh: Stream) -> None:
-    json_stream(fresh, *range(5))
-    fresh.append_json(5, 6)
-    events = list(fresh.read().events())
-    assert [event.value for event in events] == list(range(7))
-    for event in events:
-        rest = fresh.read(event.offset, skip=event.index + 1).events()
-        assert [later.value for later in rest] == list(range(event.value + 1, 7))
+@pytest.mark.parametrize("live", [False, *LIVE])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_events_have_the_offsets_of_their_messages(live: Live, kind: str, fresh: Stream) -> None:
+    fresh.create(kind)
+    values: list[object] = [{"text": "ü\r\n"}, [1, [2]], "x\ny", 2**70, None]
+    parts = [msgspec.json.encode(value) for value in values]
+    for part in parts:
+        fresh.append(b"[%b]" % part if "json" in kind else part)
+    fresh.close()
+    events = list(fresh.read(live=live).events())
+    assert [event.value for event in events] == (values if "json" in kind else parts)
     assert events[-1].next_offset == fresh.head().next_offset
+    for number, event in enumerate(events, 1):
+        assert event.next_offset is not None
+        rest = [later.value for later in fresh.read(event.next_offset).events()]
+        assert rest == [later.value for later in events[number:]]
+        again = fresh.read(event.offset, skip=event.index + 1).events()
+        assert [later.value for later in again] == rest
+
+
+@pytest.mark.parametrize("live", LIVE)
+def test_events_that_come_together_while_following_have_their_own_offsets(
+    live: Live, fresh: Stream
+) -> None:
+    json_stream(fresh, "there already")
+    events = iter(fresh.read(live=live).events())
+    assert next(events).value == "there already"
+    fresh.append_json(1, {"two": "ü"}, [3])
+    fresh.close()
+    followed = list(events)
+    assert [event.value for event in followed] == [1, {"two": "ü"}, [3]]
+    plain = list(fresh.read().events())[1:]
+    assert [(e.offset, e.next_offset) for e in followed] == [
+        (e.offset, e.next_offset) for e in plain
+    ]
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["ignores it", "refuses it"])
+def test_a_server_without_frames_still_gives_events_to_go_on_from(
+    refuses: bool, connect: Connect
+) -> None:
+    head = {"Stream-Next-Offset": "7", "Stream-Up-To-Date": "true"}
+    plain = Reply(200, {**head, "Content-Type": "application/json"}, b"[1,2]")
+    replies = [Reply(400), plain] if refuses else [plain]
+    with ScriptedServer(*replies) as server, connect(server.url) as client:
+        events = list(client.stream("s").read().events())
+        assert [(e.value, e.offset, e.index, e.next_offset) for e in events] == [
+            (1, "-1", 0, None),
+            (2, "-1", 1, "7"),
+        ]
+        assert server.asked[0].params["format"] == "framed"
+
+
+@pytest.mark.parametrize("body", [b"HRM1 cut", b"[1,2]", b""])
+def test_a_frame_that_is_none_raises(body: bytes, connect: Connect) -> None:
+    headers = {
+        "Stream-Next-Offset": "1",
+        "Content-Type": "application/vnd.headrace.messages",
+        "Stream-Content-Type": "application/json",
+    }
+    with ScriptedServer(Reply(200, headers, body)) as server, connect(server.url) as client:
+        events = client.stream("s").read().events()
+        with pytest.raises(BadAnswer):
+            list(events)
+
+
+def test_data_events_before_their_control_event_count_on(connect: Connect) -> None:
+    """Only the control event says an offset: before it there is but the place before them all."""
+    caught_up = {"Stream-Next-Offset": "3", "Stream-Up-To-Date": "true"}
+    first = Reply(200, {**caught_up, "Content-Type": "application/json"})
+    end = ("control", '{"streamNextOffset":"5","streamClosed":true}')
+    live = sse(("data", "[1,2]"), ("data", "[3]"), end)
+    with ScriptedServer(first, live) as server, connect(server.url) as client:
+        events = list(client.stream("s").read("3", live="sse").events())
+        assert [(e.value, e.offset, e.index, e.next_offset) for e in events] == [
+            (1, "3", 0, None),
+            (2, "3", 1, None),
+            (3, "3", 2, "5"),
+        ]
 
 
 @pytest.mark.parametrize("body", [b'[{"n":', b"[1,]", b'{"n":1}', b"\xff", b"[1] trailing"])

@@ -1,11 +1,12 @@
-"""Chunks of a stream on standard output: exact in a pipe, with a bar at a terminal."""
+"""A stream on standard output: exact in a pipe, with a bar at a terminal."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -14,25 +15,37 @@ from headrace.protocol.headers import is_json
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from headrace.client import Chunk
+    from headrace.client import Chunk, Event, Reader
+
+T = TypeVar("T")
 
 _BAR_BYTES_MIN = 8 * 1024 * 1024  # shorter reads are over before a bar is of use
 
 
 class Output:
-    """Writes chunks; `content_type` is what an event stream does not say."""
+    """Writes chunks or events; `content_type` is what an event stream does not say."""
 
-    def __init__(self, as_events: bool, content_type: str | None = None) -> None:
-        self._as_events = as_events
+    def __init__(self, content_type: str | None = None) -> None:
         self._content_type = content_type
         self._written = 0
         self._bar: Progress | None = None
 
+    def all(self, reader: Reader, *, as_events: bool, flush: bool = False) -> None:
+        """Everything that the reader brings; with `flush`, each part at once."""
+        if as_events:
+            self._each(reader.events(), self.event, flush)
+        else:
+            self._each(reader, self.chunk, flush)
+
+    def _each(self, parts: Iterable[T], write: Callable[[T], None], flush: bool) -> None:
+        for part in parts:
+            write(part)
+            if flush:
+                sys.stdout.flush()
+
     def chunk(self, chunk: Chunk) -> None:
         content_type = chunk.content_type or self._content_type
-        if self._as_events:
-            self._events(chunk, content_type)
-        elif is_json(content_type or ""):
+        if is_json(content_type or ""):
             self._lines(chunk)
         else:
             sys.stdout.buffer.write(chunk.data)
@@ -46,21 +59,19 @@ class Output:
                 bytes(message).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
             )
 
-    def _events(self, chunk: Chunk, content_type: str | None) -> None:
-        values: list[Any] = []
-        if chunk.data:
-            values = [chunk.data.decode("utf-8", "backslashreplace")]
-        if is_json(content_type or ""):
-            values = msgspec.json.decode(chunk.data or b"[]")
-        for index, value in enumerate(values):
-            last = index == len(values) - 1
-            event = {
-                "offset": chunk.offset,
-                "index": index,
-                "next_offset": chunk.next_offset if last else None,
-                "value": value,
-            }
-            print(json.dumps(event, ensure_ascii=False))
+    def event(self, event: Event[Any]) -> None:
+        value = event.value
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "backslashreplace")
+        members = {
+            "offset": event.offset,
+            "index": event.index,
+            "next_offset": event.next_offset,
+            "value": value,
+        }
+        line = json.dumps(members, ensure_ascii=False).encode() + b"\n"
+        sys.stdout.buffer.write(line)
+        self._progress(len(line))
 
     def _progress(self, count: int) -> None:
         self._written += count

@@ -15,7 +15,9 @@ OffsetOption = Annotated[
 ]
 EventsOption = Annotated[
     bool,
-    typer.Option("--json", help='One JSON object per line: {"offset", "next_offset", "value"}.'),
+    typer.Option(
+        "--json", help='One JSON object per line: {"offset", "index", "next_offset", "value"}.'
+    ),
 ]
 
 
@@ -29,7 +31,6 @@ def read(
     """Print what is in a stream: bytes as they are, JSON one message per line."""
     with connected(url, token) as client:
         reader = client.stream(stream).read(offset)
-        with Output(as_events) as output:
-            for chunk in reader:
-                output.chunk(chunk)
+        with Output() as output:
+            output.all(reader, as_events=as_events)
     sys.stdout.flush()

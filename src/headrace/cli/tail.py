@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -34,8 +33,6 @@ def tail(
         # Asked once: a stream that is not there is an error now, not something to wait for.
         content_type = target.content_type
         reader = target.read(offset, live=mode)
-        with Output(as_events, content_type) as output:
-            for chunk in reader:
-                output.chunk(chunk)
-                sys.stdout.flush()
+        with Output(content_type) as output:
+            output.all(reader, as_events=as_events, flush=True)
         show.note(f"{stream} is closed")

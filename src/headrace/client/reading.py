@@ -14,10 +14,13 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from headrace.client.calls import NO_CONTENT, OK, Target, ask, head, may_repeat, pause
-from headrace.client.exchange import Answer, Emit, Flow, HangUp, Open, Pull, Request, Wait
+from headrace.client.calls import NO_CONTENT, OK, Target, ask, may_repeat, pause
+from headrace.client.exchange import Answer, Emit, Flow, HangUp, Open, Pull, Request, Steps, Wait
 from headrace.client.failures import BadAnswer, ConnectionLost, UnexpectedAnswer, failure
 from headrace.errors import HeadraceError, InvalidRequest
+from headrace.protocol import framed
+from headrace.protocol.headers import is_json
+from headrace.protocol.json_mode import response_body
 from headrace.protocol.offsets import BEGINNING
 from headrace.protocol.sse import Decoder
 
@@ -54,6 +57,8 @@ class Chunk:
     closed: bool
     content_type: str | None
     """None in an event stream, which does not say."""
+    frame: framed.Frame | None = None
+    """Where each message ends, if it was asked for and the server says it."""
 
 
 class Reading:
@@ -67,8 +72,8 @@ class Reading:
         self._target = target
         self._live = live
         self.skip = skip
-        self.typed = False
-        """Whether chunks must say their content type, which an event stream does not."""
+        self.framed = False
+        """Whether to ask where each message ends; no longer, once the server does not tell."""
         self.offset = offset
         self.cursor: str | None = None
         self.up_to_date = False
@@ -88,14 +93,12 @@ class Reading:
 
     def flow(self) -> Flow[Chunk]:
         """Everything from the offset on; ends when caught up, or if live, when closed."""
-        if self._live == "sse":
-            if self.typed:
-                self.content_type = (yield from head(self._target)).content_type
-            yield from self._follow_events(fall_back=False)
-            return
-        yield from self._catch_up()
-        if self._live == "auto" and not self.closed:
-            yield from self._follow_events(fall_back=True)
+        # An event stream says neither the content type nor where each message ends, so a reader
+        # of messages begins with what does.
+        if self._live != "sse" or self.framed:
+            yield from self._catch_up()
+        if self._live in ("auto", "sse") and not self.closed:
+            yield from self._follow_events(fall_back=self._live == "auto")
         if self._live and not self.closed:
             yield from self._follow_polls()
 
@@ -115,11 +118,20 @@ class Reading:
     def _catch_up(self) -> Flow[Chunk]:
         while True:
             before = self.offset
-            answer = yield from ask(self._target, self._request(), (OK,))
-            yield Emit(self._taken(answer))
-            stands_still = not answer.body and self.offset == before
+            chunk = self._taken((yield from self._range()))
+            yield Emit(chunk)
+            stands_still = not chunk.data and self.offset == before
             if self.up_to_date or self.closed or stands_still:
                 return
+
+    def _range(self) -> Steps[Answer]:
+        """What follows the offset, framed where the server can; others ignore or refuse that."""
+        if self.framed:
+            try:
+                return (yield from ask(self._target, self._request(format="framed"), (OK,)))
+            except (InvalidRequest, UnexpectedAnswer):
+                self.framed = False
+        return (yield from ask(self._target, self._request(), (OK,)))
 
     def _follow_polls(self) -> Flow[Chunk]:
         hasty = 0
@@ -143,12 +155,32 @@ class Reading:
                 self._misunderstood("Stream-Next-Offset is missing")
             next_offset = self.offset
         self.cursor = answer.headers.get("stream-cursor", self.cursor)
-        self.content_type = answer.headers.get("content-type", self.content_type)
+        frame = self._frame(answer) if self.framed else None
+        said = "content-type" if frame is None else "stream-content-type"
+        self.content_type = answer.headers.get(said, self.content_type)
+        if frame is not None:
+            body = bytes(frame.data)
+            body = response_body(body) if body and is_json(self.content_type or "") else body
         closed = answer.flag("stream-closed")
-        return self._moved(body, next_offset, answer.flag("stream-up-to-date"), closed)
+        return self._moved(body, next_offset, answer.flag("stream-up-to-date"), closed, frame)
 
-    def _moved(self, data: bytes, next_offset: str, up_to_date: bool, closed: bool) -> Chunk:
-        chunk = Chunk(data, self.offset, next_offset, up_to_date, closed, self.content_type)
+    def _frame(self, answer: Answer) -> framed.Frame | None:
+        if answer.headers.get("content-type") != framed.MEDIA_TYPE:
+            return None
+        try:
+            return framed.decode(answer.body)
+        except ValueError as error:
+            self._misunderstood(str(error))
+
+    def _moved(
+        self,
+        data: bytes,
+        next_offset: str,
+        up_to_date: bool,
+        closed: bool,
+        frame: framed.Frame | None = None,
+    ) -> Chunk:
+        chunk = Chunk(data, self.offset, next_offset, up_to_date, closed, self.content_type, frame)
         self.offset = next_offset
         self.up_to_date = up_to_date
         self.closed = closed

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from headrace.client.failures import BadAnswer
 from headrace.client.reading import Chunk, Reading
+from headrace.protocol.framed import Frame
 from headrace.protocol.headers import is_json
+from headrace.protocol.offsets import Position, parse_token
 
 T = TypeVar("T")
 
@@ -31,9 +35,10 @@ class Batch(Generic[T]):
 class Event(Generic[T]):
     """One message and its place: the `index`-th after `offset`.
 
-    Reading again from `offset` and leaving out the first `index + 1` goes on right after it
-    (`read(offset=event.offset, skip=event.index + 1)`). After the last message of its chunk
-    `next_offset` says the same with `skip=0`; before that it is None.
+    A Headrace server says where each message begins (`offset`, with `index` 0) and ends
+    (`next_offset`). Others only say where an answer does: then `next_offset` is None before the
+    last message of an answer, and `read(offset=event.offset, skip=event.index + 1)` goes on
+    right after any.
     """
 
     value: T
@@ -72,27 +77,74 @@ class TextView:
 
 
 class EventView:
-    """Messages one by one; of a stream that is not JSON, what each answer brought is one."""
+    """Messages one by one, each with its place.
+
+    Of a stream that is not JSON, what an answer brought is one, unless the answer was framed.
+    """
 
     def __init__(self, url: str, skip: int = 0) -> None:
         self._url = url
         self._skip = skip
+        self._knows_frames = False
+        self._before = 0
 
     @staticmethod
     def of(reading: Reading) -> EventView:
-        reading.typed = True
+        reading.framed = True
         return EventView(reading.url, reading.skip)
 
     def feed(self, chunk: Chunk) -> Iterator[Event[Any]]:
-        if not chunk.data:
-            return
-        values: Iterable[Any] = [chunk.data]
-        if is_json(chunk.content_type or ""):
-            values = parse_json(self._url, chunk.data)
-        numbered = list(enumerate(values))
-        for index, value in numbered:
+        for event in self._events(chunk):
             if self._skip:
                 self._skip -= 1
-                continue
-            last = index == len(numbered) - 1
-            yield Event(value, chunk.offset, index, chunk.next_offset if last else None)
+            else:
+                yield event
+
+    def _events(self, chunk: Chunk) -> Iterator[Event[Any]]:
+        if not chunk.data:
+            return
+        values = self._values(chunk)
+        ends = self._ends(chunk)
+        if ends is not None:
+            for value, (start, end) in zip(values, pairwise(ends), strict=True):
+                yield Event(value, start, 0, end)
+            return
+        # An event stream may bring several data events before it says where they end: until
+        # then nothing but the place before the first is known.
+        is_end = chunk.next_offset != chunk.offset
+        last = self._before + len(values) - 1
+        for index, value in enumerate(values, self._before):
+            known = chunk.next_offset if is_end and index == last else None
+            yield Event(value, chunk.offset, index, known)
+        self._before = 0 if is_end else last + 1
+
+    def _values(self, chunk: Chunk) -> list[Any]:
+        if is_json(chunk.content_type or ""):
+            return parse_json(self._url, chunk.data)
+        if chunk.frame is None:
+            return [chunk.data]
+        marks = list(accumulate(strides(chunk.frame), initial=0))
+        return [chunk.data[start:end] for start, end in pairwise(marks)]
+
+    def _ends(self, chunk: Chunk) -> list[str] | None:
+        """Where the first message begins and each ends; None if that cannot be told."""
+        if chunk.frame is not None:
+            self._knows_frames = True
+            return tokens(chunk.frame.start, strides(chunk.frame))
+        if self._before or not self._knows_frames or not is_json(chunk.content_type or ""):
+            return None
+        # Live answers are never framed, but what is in one is counted alike. It must come out
+        # at the offset that the server says.
+        raw = msgspec.json.decode(chunk.data, type=list[msgspec.Raw])
+        ends = tokens(parse_token(chunk.offset), [len(bytes(each)) + 1 for each in raw])
+        return ends if ends[-1] == chunk.next_offset else None
+
+
+def strides(frame: Frame) -> list[int]:
+    return [size for (size,) in struct.iter_unpack("<I", frame.strides)]
+
+
+def tokens(start: Position, sizes: list[int]) -> list[str]:
+    """The offsets between messages of these sizes, from before the first to behind the last."""
+    ends = accumulate(sizes, initial=start.bytes)
+    return [Position(start.messages + n, end).token() for n, end in enumerate(ends)]
