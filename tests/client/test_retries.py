@@ -195,3 +195,20 @@ def test_a_redirect_is_not_followed_but_named(connect: Connect) -> None:
             with pytest.raises(UnexpectedAnswer, match="http://elsewhere/v1/stream/s"):
                 stream.read_bytes()
         assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("secret", ["sch\u00f6n-secret", "secret\n", "\u2028secret"])
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(
+    secret: str, connect: Connect
+) -> None:
+    with ScriptedServer(Reply(200)) as server:
+        with connect(server.url, token=secret) as client:
+            stream = client.stream("s", content_type="text/plain")
+            with pytest.raises(errors.InvalidRequest, match="Authorization") as refused:
+                stream.head()
+            assert "secret" not in str(refused.value)
+            producer = stream.producer("p")
+            producer.append("x")
+            with pytest.raises(errors.InvalidRequest):
+                producer.flush()
+        assert server.asked == []

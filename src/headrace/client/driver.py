@@ -73,6 +73,10 @@ def built(
     params: dict[str, str],
     settings: Settings,
 ) -> httpx.Request:
+    for name, value in headers.items():
+        # Checked here, so that the refusal does not repeat the value: it may be a token.
+        if not (value.isascii() and value.isprintable()):
+            raise InvalidRequest(f"The header {name} holds a character that cannot be sent.")
     timeout = httpx.Timeout(request.timeout_secs, connect=settings.timeouts.connect_secs)
     url = httpx.URL(request.url).copy_merge_params(params)
     return http.build_request(
