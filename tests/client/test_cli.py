@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from typer.testing import CliRunner, Result
 from headrace.cli import app
 from headrace.client import Client
 from headrace.testing.server import ServerProcess
-from headrace.testing.waiting import eventually
+from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 _numbers = count()
 
@@ -230,8 +231,80 @@ def test_a_name_that_cannot_be_is_refused_before_anything_is_sent(run: Any) -> N
     assert "segments" in run("head", "a//b", code=2).stderr
 
 
-def test_completion_scripts_are_there(run: Any) -> None:
-    assert "--show-completion" in run("--help").output
+def test_every_verb_for_streams_takes_json(run: Any) -> None:
+    bucket = f"bucket-{next(_numbers)}"
+    name, id = f"/{bucket}/s", f"sub-{bucket}"
+
+    def told(*args: str, stdin: bytes = b"") -> Any:
+        *_, last = run(*args, "--json", stdin=stdin).stdout.splitlines()
+        return json.loads(last)
+
+    assert told("bucket", "create", bucket) == {"bucket": bucket, "created": True}
+    first = told("create", name)["next_offset"]
+    told("snapshot", "put", name, first, "-t", "application/json", stdin=b"[]")
+    tail = told("append", name, "1")["next_offset"]
+    put = told("snapshot", "put", name, "tail", "-t", "application/json", stdin=b'{"n":1}')
+    assert put == {"stream": name, "offset": tail, "bytes": 7}
+    got = told("snapshot", "get", name)
+    assert got == {"offset": tail, "content_type": "application/json", "value": {"n": 1}}
+    assert told("bootstrap", name)["next_offset"] == tail
+    told("create", f"wakes-{bucket}")
+    created = told(
+        "subscribe", "create", id, "--pattern", "none/*", "--wake-stream", f"wakes-{bucket}"
+    )
+    assert created["type"] == told("subscribe", "show", id)["type"] == "pull-wake"
+    assert told("subscribe", "delete", id) == {"subscription": id, "deleted": True}
+    assert told("close", name)["closed"]
+    assert told("delete", name) == {"stream": name, "deleted": True}
+    assert told("bucket", "delete", bucket) == {"bucket": bucket, "deleted": True}
+
+
+def test_events_in_json_carry_their_own_offsets(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain")
+    run("append", name, stdin="ü\nzwei\n".encode())
+    first, second = map(json.loads, run("read", name, "--json").stdout.splitlines())
+    assert [first["value"], second["value"]] == ["ü\n", "zwei\n"]
+    assert first["next_offset"] == second["offset"]
+    assert run("read", name, "--offset", first["next_offset"]).stdout == "zwei\n"
+
+
+def test_a_hint_can_be_pasted(run: Any) -> None:
+    assert "headrace create 'a b$c'" in run("head", "a b$c", code=2).stderr
+
+
+def test_a_token_that_cannot_be_sent_is_not_repeated(run: Any, name: str) -> None:
+    refused = run("head", name, "--token", "sécret", code=2)
+    assert "Authorization" in refused.stderr
+    assert "cret" not in refused.stderr
+
+
+def test_the_shell_completes_verbs_and_options() -> None:
+    def completed(words: str) -> list[str]:
+        asked = {
+            "_HEADRACE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        }
+        program = "from headrace.cli import main; main()"
+        answer = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, **asked},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=DEADLINE_SECS,
+        )
+        return answer.stdout.split()
+
+    assert completed("headrace sna") == ["snapshot"]
+    assert completed("headrace snapshot p") == ["put"]
+    assert "--offset" in completed("headrace tail --o")
+
+
+def test_help_names_the_variables_of_the_environment(run: Any) -> None:
+    shown = run("head", "--help").output
+    assert "HEADRACE_URL" in shown
+    assert "HEADRACE_TOKEN" in shown
 
 
 @pytest.mark.slow

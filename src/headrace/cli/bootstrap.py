@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected
+from headrace.cli.remote import (
+    AlwaysJsonOption,
+    StreamArgument,
+    TokenOption,
+    UrlOption,
+    connected,
+)
 
 if TYPE_CHECKING:
     from headrace.client import Part
 
 
-def bootstrap(stream: StreamArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+def bootstrap(
+    stream: StreamArgument,
+    _: AlwaysJsonOption = True,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
     """Print the latest snapshot and the messages since, one JSON object per line.
 
     The last line says where to go on: {"next_offset": ...}.
@@ -33,10 +44,14 @@ def _line(**members: Any) -> None:
 
 
 def _value(part: Part) -> Any:
+    return shown(part.content_type, part.data)
+
+
+def shown(content_type: str, data: bytes) -> Any:
     """JSON as a value; anything else as text."""
-    if "json" in part.content_type:
+    if "json" in content_type:
         try:
-            return msgspec.json.decode(part.data)
+            return msgspec.json.decode(data)
         except msgspec.MsgspecError:
             pass
-    return part.data.decode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "backslashreplace")

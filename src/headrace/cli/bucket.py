@@ -15,11 +15,17 @@ BucketArgument = Annotated[str, typer.Argument(metavar="BUCKET", help="4 to 64 o
 
 
 @app.command()
-def create(bucket: BucketArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+def create(
+    bucket: BucketArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
     """Create a bucket."""
     with connected(url, token) as client:
         client.bucket(bucket).create()
-    show.note(f"the bucket {bucket} is created")
+    told = {"bucket": bucket, "created": True}
+    show.done(f"the bucket {bucket} is created", told, as_json=as_json)
 
 
 @app.command(name="show")
@@ -36,8 +42,14 @@ def show_(
 
 
 @app.command()
-def delete(bucket: BucketArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+def delete(
+    bucket: BucketArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
     """Delete an empty bucket."""
     with connected(url, token) as client:
         client.bucket(bucket).delete()
-    show.note(f"the bucket {bucket} is deleted")
+    told = {"bucket": bucket, "deleted": True}
+    show.done(f"the bucket {bucket} is deleted", told, as_json=as_json)

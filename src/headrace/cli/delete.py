@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from headrace.cli import show
-from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected
+from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
 
 
 def delete(
     stream: StreamArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -22,4 +23,4 @@ def delete(
         typer.confirm(f"Delete {stream} for good?", abort=True, err=True)
     with connected(url, token) as client:
         client.stream(stream).delete()
-    show.note(f"{stream} is deleted")
+    show.done(f"{stream} is deleted", {"stream": stream, "deleted": True}, as_json=as_json)

@@ -97,10 +97,10 @@ class Output:
 
 def _bar() -> Progress:
     from rich.console import Console
-    from rich.progress import DownloadColumn, Progress, SpinnerColumn, TransferSpeedColumn
+    from rich.progress import FileSizeColumn, Progress, SpinnerColumn, TransferSpeedColumn
 
     bar = Progress(
-        SpinnerColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True)
+        SpinnerColumn(), FileSizeColumn(), TransferSpeedColumn(), console=Console(stderr=True)
     )
     bar.add_task("read", total=None)
     return bar

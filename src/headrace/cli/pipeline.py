@@ -41,7 +41,7 @@ def run(
         str | None, typer.Option(metavar="URL", help="Spark master; all cores of this machine.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML, with a table [NAME].")
+        Path | None, typer.Option(metavar="FILE", help="TOML, with a table called NAME.")
     ] = None,
     state: StateOption = _STATE,
 ) -> None:

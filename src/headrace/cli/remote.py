@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,13 +33,17 @@ StreamArgument = Annotated[
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The server.  [env: HEADRACE_URL]"),
+    typer.Option("--url", metavar="URL", help="The server; else HEADRACE_URL."),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", metavar="TOKEN", help="A bearer token.  [env: HEADRACE_TOKEN]"),
+    typer.Option("--token", metavar="TOKEN", help="A bearer token; else HEADRACE_TOKEN."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# So that a script may say --json to every verb.
+AlwaysJsonOption = Annotated[
+    bool, typer.Option("--json", show_default=False, help="Print JSON, as it always does.")
+]
 
 
 @contextmanager
@@ -66,7 +71,8 @@ def connected(url: str | None, token: str | None, *, patient: bool = False) -> I
 
 def _sentence(error: HeadraceError) -> str:
     if isinstance(error, StreamNotFound):
-        return f"There is no stream {error.stream!r}. Make it with: headrace create {error.stream}"
+        make = f"headrace create {quote(error.stream)}"
+        return f"There is no stream {error.stream!r}. Make it with: {make}"
     return error.detail
 
 

@@ -39,7 +39,9 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(*columns, box=box.SIMPLE_HEAD)
+    shown = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        shown.add_column(column, overflow="fold")  # a name that is cut short is of no use
     for row in rows:
         # Text, not markup: a name such as [bold] is not a style.
         shown.add_row(*(Text(_plain(value)) for value in row))
@@ -50,6 +52,14 @@ def note(sentence: str) -> None:
     """A remark for a person, never in the way of the output."""
     if sys.stderr.isatty():
         typer.secho(sentence, err=True, dim=True)
+
+
+def done(sentence: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+    """What was done, where there is nothing to tell but that: a remark, or JSON."""
+    if as_json:
+        facts(values, as_json=True)
+    else:
+        note(sentence)
 
 
 def _plain(value: Any) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from headrace.cli import show
-from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected
+from headrace.cli.bootstrap import shown
+from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
 
 app = typer.Typer(name="snapshot", help="Snapshots of streams.", no_args_is_help=True)
 
@@ -20,6 +21,7 @@ def put(
     content_type: Annotated[
         str, typer.Option("--content-type", "-t", help="What the snapshot is.")
     ] = "application/octet-stream",
+    as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -29,19 +31,26 @@ def put(
         target = client.stream(stream)
         at = target.head().next_offset if offset == "tail" else offset
         target.publish_snapshot(at, data, content_type)
-    show.note(f"{len(data)} bytes stand for everything before {at}")
+    told = {"stream": stream, "offset": at, "bytes": len(data)}
+    show.done(f"{len(data)} bytes stand for everything before {at}", told, as_json=as_json)
 
 
 @app.command()
 def get(
     stream: StreamArgument,
     offset: Annotated[str | None, typer.Option("--offset", help="Not the latest.")] = None,
+    as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Print the latest snapshot."""
+    """Print the latest snapshot: its bytes, or with --json also what they are and where."""
     with connected(url, token) as client:
         snapshot = client.stream(stream).snapshot(offset)
+    if as_json:
+        value = shown(snapshot.content_type, snapshot.data)
+        found = {"offset": snapshot.offset, "content_type": snapshot.content_type, "value": value}
+        show.facts(found, as_json=True)
+        return
     show.note(f"{snapshot.content_type} at {snapshot.offset}")
     sys.stdout.buffer.write(snapshot.data)
     sys.stdout.flush()
@@ -51,9 +60,12 @@ def get(
 def delete(
     stream: StreamArgument,
     offset: Annotated[str, typer.Argument(help="The offset of the snapshot.")],
+    as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
     """Delete a snapshot that is not the latest."""
     with connected(url, token) as client:
         client.stream(stream).delete_snapshot(offset)
+    told = {"stream": stream, "offset": offset, "deleted": True}
+    show.done(f"the snapshot at {offset} is deleted", told, as_json=as_json)

@@ -29,7 +29,9 @@ app = typer.Typer(
 
 StateOption = Annotated[
     Path | None,
-    typer.Option("--state", metavar="DIR", help="Where the stack keeps everything [.headrace]."),
+    typer.Option(
+        "--state", metavar="DIR", help="Where the stack keeps everything; else .headrace."
+    ),
 ]
 ProfileOption = Annotated[str, typer.Option("--profile", help="default, sync or dev.")]
 

@@ -8,7 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli import show
-from headrace.cli.remote import JsonOption, TokenOption, UrlOption, connected
+from headrace.cli.remote import (
+    AlwaysJsonOption,
+    JsonOption,
+    TokenOption,
+    UrlOption,
+    connected,
+)
 
 app = typer.Typer(name="subscribe", help="Subscriptions: be woken.", no_args_is_help=True)
 
@@ -28,6 +34,7 @@ def create(
     wake_stream: Annotated[
         str | None, typer.Option("--wake-stream", help="Append wakes to this stream.")
     ] = None,
+    _: AlwaysJsonOption = True,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -47,7 +54,12 @@ def create(
 
 
 @app.command(name="show")
-def show_(id: IdArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+def show_(
+    id: IdArgument,
+    _: AlwaysJsonOption = True,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
     """Show a subscription and how far its streams are acknowledged, as JSON."""
     with connected(url, token) as client:
         typer.echo(json.dumps(client.subscription(id).info()))
@@ -74,7 +86,14 @@ def claim(
 
 
 @app.command()
-def delete(id: IdArgument, url: UrlOption = None, token: TokenOption = None) -> None:
+def delete(
+    id: IdArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
     """End a subscription."""
     with connected(url, token) as client:
         client.subscription(id).delete()
+    told = {"subscription": id, "deleted": True}
+    show.done(f"the subscription {id} has ended", told, as_json=as_json)
