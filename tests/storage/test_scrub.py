@@ -37,9 +37,13 @@ class Pile(MemoryStorage):
         return Checked(1000, [])
 
 
+def no_snapshots() -> Iterator[Check]:
+    return iter(())
+
+
 def test_it_reads_no_faster_than_it_may() -> None:
     pile = Pile(100)
-    scrub = Scrub(pile, 3000, VirtualClock())
+    scrub = Scrub(pile, no_snapshots, 3000, VirtualClock())
     scrub.tick()
     assert pile.done == 3
     scrub.tick()
@@ -48,7 +52,7 @@ def test_it_reads_no_faster_than_it_may() -> None:
 
 def test_a_check_that_reads_too_much_is_waited_for() -> None:
     pile = Pile(100)
-    scrub = Scrub(pile, 400, VirtualClock())
+    scrub = Scrub(pile, no_snapshots, 400, VirtualClock())
     scrub.tick()
     scrub.tick()
     assert pile.done == 1
@@ -59,7 +63,7 @@ def test_a_check_that_reads_too_much_is_waited_for() -> None:
 
 def test_a_pass_that_is_over_soon_is_not_begun_again_soon() -> None:
     pile, clock = Pile(2), VirtualClock()
-    scrub = Scrub(pile, 1_000_000, clock)
+    scrub = Scrub(pile, no_snapshots, 1_000_000, clock)
     for _ in range(5):
         scrub.tick()
     assert pile.done == 2
@@ -71,14 +75,14 @@ def test_a_pass_that_is_over_soon_is_not_begun_again_soon() -> None:
 
 def test_nothing_is_read_where_it_is_switched_off() -> None:
     pile = Pile(2)
-    scrub = Scrub(pile, 0, VirtualClock())
+    scrub = Scrub(pile, no_snapshots, 0, VirtualClock())
     scrub.tick()
     assert pile.done == 0
 
 
 def test_nothing_is_read_once_it_is_stopped() -> None:
     pile = Pile(2)
-    scrub = Scrub(pile, 1000, VirtualClock())
+    scrub = Scrub(pile, no_snapshots, 1000, VirtualClock())
     scrub.stop()
     scrub.tick()
     assert pile.done == 0
@@ -120,3 +124,40 @@ def test_a_flipped_bit_is_found_and_the_rest_is_served(mode: str, tmp_path: Path
         assert client.post("/v1/stream/sound", content="!", headers=TEXT).status_code == 204
         assert client.get("/readyz").status_code == 200
     assert len([line for line in server.log if "the scrub found damage" in line]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["file-durable", "acid"])
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_rot_in_a_snapshot_is_found_once_though_a_fork_has_it_too(
+    mode: str, damage: str, tmp_path: Path
+) -> None:
+    env = settings(mode, tmp_path / "data")
+    with (
+        ServerProcess(env, cwd=str(tmp_path)) as server,
+        httpx.Client(base_url=server.url, timeout=DEADLINE_SECS) as client,
+    ):
+        client.put("/bucket")
+        created = client.put("/bucket/rotten", content="x", headers=TEXT)
+        offset = created.headers["Stream-Next-Offset"]
+        client.put(f"/bucket/rotten/snapshot/{offset}", content=bytes(2_000_000))
+        client.put("/bucket/fork", headers=TEXT | {"Stream-Forked-From": "/bucket/rotten"})
+        client.put("/bucket/sound", content="x", headers=TEXT)
+        client.put(f"/bucket/sound/snapshot/{offset}", content=b"sound")
+    (blob,) = [path for path in tmp_path.glob("data/snapshots/*/*") if path.stat().st_size > 1000]
+    if damage == "flipped":
+        flipped = bytearray(blob.read_bytes())
+        flipped[1_500_000] ^= 1
+        blob.write_bytes(flipped)
+    else:
+        blob.unlink()
+    with (
+        ServerProcess(env, cwd=str(tmp_path)) as server,
+        httpx.Client(base_url=server.url, timeout=DEADLINE_SECS) as client,
+    ):
+        eventually(lambda: metric(client, "headrace_damage_found_total") == 1, "the damage")
+        assert client.get(f"/bucket/sound/snapshot/{offset}").content == b"sound"
+        assert client.get("/readyz").status_code == 200
+    found = [line for line in server.log if "the scrub found damage" in line]
+    assert len(found) == 1
+    assert blob.name in found[0]

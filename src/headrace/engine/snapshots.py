@@ -8,7 +8,7 @@ another snapshot come first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,8 @@ from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, InvalidOffset, Overloaded, StreamDeleted
 from headrace.protocol.snapshots import Publish, apply_publish, decide_publish
 from headrace.protocol.stream import Snapshot
-from headrace.storage.base import Change, Published, ignore
+from headrace.storage.base import CHECK_BYTES, Change, Check, Checked, Published, ignore
+from headrace.storage.blobs import Blobs
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
@@ -24,6 +25,22 @@ if TYPE_CHECKING:
 STORING_BYTES_MAX: Final = 64 * 1024 * 1024  # what workers may have in hand
 
 PublishReply = Callable[[Snapshot | HeadraceError], None]
+
+
+class _PartCheck:
+    """Some of a blob, read again; damage is what the read raises."""
+
+    def __init__(self, blobs: Blobs, snapshot: Snapshot, start: int) -> None:
+        self._blobs = blobs
+        self._snapshot = snapshot
+        self._start = start
+        self.is_sound = False
+
+    def __call__(self) -> Checked:
+        snapshot = self._snapshot
+        data = self._blobs.read(snapshot.blob_id, snapshot.size_bytes, self._start, CHECK_BYTES)
+        self.is_sound = True
+        return Checked(len(data), [])
 
 
 class Snapshots:
@@ -166,3 +183,24 @@ class Snapshots:
         storage = self._engine.storage
         work = partial(storage.blobs.read, snapshot.blob_id, snapshot.size_bytes, start, count)
         storage.run_cold(work, reply)
+
+    def checks(self) -> Iterator[Check]:
+        """One pass over all blobs that streams have, as Storage.checks is over the rest."""
+        if not self._engine.storage.blobs.can_rot:
+            return
+        checked: set[int] = set()  # forks share the blob of their source
+        for stream in list(self._engine.streams.values()):
+            snapshot = stream.visible_snapshot
+            if snapshot is not None and snapshot.blob_id not in checked:
+                checked.add(snapshot.blob_id)
+                yield from self._checks_of(snapshot)
+
+    def _checks_of(self, snapshot: Snapshot) -> Iterator[Check]:
+        self.hold(snapshot)  # a file that goes because it was replaced is not lost
+        # An empty blob has a file as well, which may be missing.
+        for start in range(0, max(1, snapshot.size_bytes), CHECK_BYTES):
+            part = _PartCheck(self._engine.storage.blobs, snapshot, start)
+            yield part
+            if not part.is_sound:
+                break
+        self.let_go(snapshot)

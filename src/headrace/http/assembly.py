@@ -98,7 +98,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         else {},
     )
     _wire_metrics(metrics, engine, live, subscriptions)
-    scrub = Scrub(storage, config.storage.scrub_bytes_per_sec, clock)
+    scrub = Scrub(storage, engine.snapshots.checks, config.storage.scrub_bytes_per_sec, clock)
     metrics.counter("headrace_scrubbed_bytes_total", lambda: scrub.scrubbed_bytes)
     metrics.counter("headrace_damage_found_total", lambda: scrub.damage_found)
     return Assembly(application, subscriptions, storage, scrub)

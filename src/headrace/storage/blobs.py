@@ -25,6 +25,9 @@ _CRC_BYTES: Final = 4
 
 
 class Blobs(Protocol):
+    can_rot: bool
+    """Whether reading a blob again can find anything else than what was written."""
+
     def write(self, blob_id: int, data: bytes) -> bytes:
         """Store a blob; it is durable when this returns. Returns its SHA-256."""
         ...
@@ -41,6 +44,8 @@ class Blobs(Protocol):
 
 
 class MemoryBlobs:
+    can_rot = False
+
     def __init__(self) -> None:
         self._blobs: dict[int, bytes] = {}
 
@@ -59,6 +64,8 @@ class MemoryBlobs:
 
 
 class DiskBlobs:
+    can_rot = True
+
     def __init__(self, disk: Disk, *, sync: bool) -> None:
         self._disk = disk
         self._sync = sync

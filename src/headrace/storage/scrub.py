@@ -7,7 +7,8 @@ before. A read of the damaged place is refused all the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
 from headrace.clock import Clock
@@ -20,10 +21,20 @@ PASS_SECS_MIN: Final = 3600  # a directory that is read in a minute is not read 
 
 
 class Scrub:
-    """Passes over a storage, one after the other, at a bounded rate; `tick` it once a second."""
+    """Passes over a storage, one after the other, at a bounded rate; `tick` it once a second.
 
-    def __init__(self, storage: Storage, bytes_per_sec: int, clock: Clock) -> None:
+    `snapshots` are the checks of what the storage keeps and only the engine has a list of.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        snapshots: Callable[[], Iterator[Check]],
+        bytes_per_sec: int,
+        clock: Clock,
+    ) -> None:
         self._storage = storage
+        self._snapshots = snapshots
         self._bytes_per_sec = bytes_per_sec
         self._clock = clock
         self._allowance = 0
@@ -54,7 +65,7 @@ class Scrub:
         if now < self._next_pass_at:
             return None
         self._next_pass_at = now + PASS_SECS_MIN
-        self._checks = self._storage.checks()
+        self._checks = chain(self._storage.checks(), self._snapshots())
         return next(self._checks, None)
 
     def _checked(self, result: Checked | HeadraceError) -> None:
