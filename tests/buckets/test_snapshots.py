@@ -8,6 +8,7 @@ from hashlib import sha256
 import httpx
 import pytest
 
+from headrace.testing.waiting import eventually
 from tests.buckets.api import CLOSE, OCTETS, Mortal
 from tests.conftest import Serve
 from tests.http.helpers import client_of, problem_of
@@ -190,6 +191,26 @@ def test_a_closed_stream_takes_snapshots(api: httpx.Client, bucket: str) -> None
     assert publish(api, path, offsets[2], b"both").status_code == 204
     rest = api.get(path, params={"offset": offsets[2]})
     assert (rest.content, rest.headers["stream-closed"]) == (b"", "true")
+
+
+@pytest.mark.slow
+def test_looking_at_a_snapshot_or_bootstrap_does_not_renew_the_ttl(http: httpx.Client) -> None:
+    http.put("/looked-at")
+    path = "/looked-at/doc"
+    offset = http.put(path, headers=OCTETS | {"Stream-TTL": "1"}).headers["stream-next-offset"]
+    publish(http, path, offset, b"blob")
+    for below in (f"snapshot/{offset}", "bootstrap"):
+        assert http.head(f"{path}/{below}").status_code == 200
+    eventually(
+        lambda: (
+            {
+                http.head(f"{path}/{below}").status_code
+                for below in (f"snapshot/{offset}", "bootstrap")
+            }
+            == {404}
+        ),
+        "the stream has expired",
+    )
 
 
 def test_producers_and_sequence_go_on_behind_a_snapshot(api: httpx.Client, bucket: str) -> None:

@@ -79,11 +79,11 @@ class SnapshotRoutes:
         snapshot = stream.visible_snapshot
         if snapshot is None or snapshot.offset != offset:
             raise SnapshotNotFound(stream.state.name)
-        self._engine.touch(stream)
         head = responses.snapshot(snapshot, up_to_date=stream.visible == offset)
         if request.method == b"HEAD":
             exchange.respond(head)
         else:
+            self._engine.touch(stream)
             self._bodies.send(head, SnapshotPieces(self._engine, snapshot), exchange)
 
     def _delete(
@@ -103,7 +103,6 @@ class SnapshotRoutes:
             raise InvalidRequest(
                 "Bootstrap happens once: follow the stream from its Stream-Next-Offset."
             )
-        self._engine.touch(stream)
         framing = multipart.Framing(f"headrace-{secrets.token_hex(multipart.BOUNDARY_BYTES)}")
         snapshot = stream.visible_snapshot
         head = responses.bootstrap(
@@ -115,6 +114,7 @@ class SnapshotRoutes:
         if request.method == b"HEAD":
             exchange.respond(head)
         else:
+            self._engine.touch(stream)
             self._bodies.send(head, BootstrapPieces(self._engine, stream, framing), exchange)
 
 
