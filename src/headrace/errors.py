@@ -320,7 +320,10 @@ class BodyTooLarge(Refused):
 
     @property
     def detail(self) -> str:
-        return f"The body exceeds {self.limit_bytes} bytes. Split it into several appends."
+        return (
+            f"The body exceeds {self.limit_bytes} bytes. Split an append into several; a snapshot "
+            "must be smaller."
+        )
 
 
 @dataclass(eq=False)

@@ -272,6 +272,27 @@ def test_a_body_over_the_limit_is_413(http: httpx.Client, path: str, chunked: bo
     assert http.get(path).content == b""
 
 
+def test_a_body_that_says_it_is_too_long_is_not_waited_for(mounted: Uvicorn, path: str) -> None:
+    with RawConnection(mounted.port) as client:
+        client.send(request_bytes("PUT", path, Content_Length=str(BODY_BYTES + 1)))
+        assert client.response().status == 413
+
+
+def test_a_head_does_not_say_that_there_is_nothing_to_get(http: httpx.Client, path: str) -> None:
+    http.put(path, content="abc", headers=TEXT)
+    http.put(f"{MOUNT}/bucket")
+    offset = http.put(f"{MOUNT}/bucket/doc", headers=TEXT).headers["Stream-Next-Offset"]
+    http.put(f"{MOUNT}/bucket/doc/snapshot/{offset}", content="snapshot")
+    for url in (
+        path,
+        f"{MOUNT}/bucket/doc/snapshot/{offset}",
+        f"{MOUNT}/bucket/doc/bootstrap",
+    ):
+        answer = http.head(url)
+        assert answer.status_code == 200
+        assert "Content-Length" not in answer.headers
+
+
 def test_a_body_of_exactly_the_limit_is_taken(http: httpx.Client, path: str) -> None:
     http.put(path, headers=TEXT)
     answer = http.post(path, content=b"x" * BODY_BYTES, headers=TEXT)

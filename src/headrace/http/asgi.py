@@ -89,6 +89,7 @@ class Headrace:
         application = self._start().application
         headers = _joined(scope["headers"])
         try:
+            self._check_length(headers)
             body = await self._read_body(receive)
         except HeadraceError as refusal:
             cors = application.cors.headers(headers)
@@ -119,6 +120,12 @@ class Headrace:
             Client(client[0] if client else "unix", scope.get("scheme", "http"), mount),
             self._clock.monotonic(),
         )
+
+    def _check_length(self, headers: Headers) -> None:
+        """A body that says it is too long is not waited for."""
+        declared, limit = headers.get(b"content-length", b""), self._config.limits.max_body_bytes
+        if declared.isdigit() and int(declared[:20]) > limit:
+            raise BodyTooLarge(limit)
 
     async def _read_body(self, receive: Receive) -> bytes | None:
         """The whole body; None where the client left before it was complete."""
@@ -158,7 +165,9 @@ class _Sender:
 
     async def respond(self, response: Response) -> None:
         headers = self._cors + response.headers
-        if response.status not in WITHOUT_BODY:
+        # Of a HEAD without a body it is not known how long that of a GET would be.
+        is_unknown = self._head_only and not response.body
+        if response.status not in WITHOUT_BODY and not is_unknown:
             headers += b"Content-Length: %d\r\n" % len(response.body)
         await self._head(response.status, headers)
         await self._body(b"" if self._head_only else response.body, more=False)
