@@ -336,3 +336,15 @@ def _fail_while_producing(stream: Stream, server: ScriptedServer) -> None:
         producer.append("x")
         eventually(lambda: bool(posts(server)), "it is under way")
         raise LookupError
+
+
+def test_values_are_refused_where_they_would_run_together(fresh: Stream) -> None:
+    fresh.create("text/plain")
+    with pytest.raises(errors.InvalidRequest, match="holds text/plain"):
+        fresh.append_json({"n": 1})
+    producer = fresh.producer("p")
+    producer.append_json({"n": 1})
+    with pytest.raises(errors.InvalidRequest, match="holds text/plain"):
+        producer.flush()
+    assert producer.unaccepted() == [b'{"n":1}']
+    assert fresh.read_bytes() == b""

@@ -55,6 +55,7 @@ class AsyncProducer:
 
     async def append_json(self, value: Any) -> None:
         """Take one value as one message."""
+        self._outbox.has_values = True
         await self.append(encode_value(value))
 
     async def flush(self) -> None:

@@ -10,6 +10,8 @@ from headrace.client.exchange import Steps
 from headrace.client.locate import locate
 from headrace.client.reading import Live, Reading
 from headrace.client.settings import Fields
+from headrace.errors import InvalidRequest
+from headrace.protocol.headers import is_json
 
 
 class CreateOptions(TypedDict, total=False):
@@ -95,6 +97,16 @@ class Handle:
         assert self.content_type is not None, "HEAD tells the content type"
         return self.content_type
 
+    def learn_json(self) -> Steps[str]:
+        """The content type, which must be JSON: values in other streams would run together."""
+        content_type = yield from self.learn_type()
+        if not is_json(content_type):
+            raise InvalidRequest(
+                f"{self.target.url} holds {content_type}, which has no JSON values. Use append, "
+                "with the bytes as they are to be read."
+            )
+        return content_type
+
     def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Steps[Appended]:
         content_type = yield from self.learn_type()
         body = calls.encode_data(data)
@@ -103,7 +115,9 @@ class Handle:
     def append_json(
         self, values: tuple[Any, ...], **options: Unpack[AppendOptions]
     ) -> Steps[Appended]:
-        return self.append(calls.encode_json(values), **options)
+        content_type = yield from self.learn_json()
+        body = calls.encode_json(values)
+        return (yield from calls.append(self.target, body, content_type, **options))
 
     def close(self, data: bytes | str | None, producer: ProducerStamp | None) -> Steps[Appended]:
         if data is not None:

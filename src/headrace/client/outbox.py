@@ -118,6 +118,8 @@ class Outbox:
         self._open_since = 0.0
         self._sealed: deque[Batch] = deque()
         self._in_flight: list[Batch] = []
+        self.has_values = False
+        """Whether JSON values were added, which only a JSON stream keeps apart."""
 
     # -- gathering ------------------------------------------------------------------------------
 
@@ -244,7 +246,7 @@ def deliver(
 
     The outbox is changed under `guard`.
     """
-    content_type = yield from handle.learn_type()
+    content_type = yield from (handle.learn_json() if outbox.has_values else handle.learn_type())
     target = handle.target
     # Retrying is done here and not in `append`: a producer must know whether it is in doubt.
     once = _without_retries(target)

@@ -59,6 +59,7 @@ class Producer:
 
     def append_json(self, value: Any) -> None:
         """Take one value as one message."""
+        self._outbox.has_values = True
         self.append(encode_value(value))
 
     def flush(self, timeout_secs: float | None = None) -> None:
