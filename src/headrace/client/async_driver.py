@@ -120,8 +120,10 @@ class AsyncDriver:
             return
         finally:
             flow.close()
-            await performer.hang_up()
-            line.left()
+            try:
+                await performer.hang_up()
+            finally:
+                line.left()
 
 
 class _Finished(Exception):
