@@ -169,6 +169,11 @@ def test_verify_knows_snapshots(mortal: Mortal) -> None:
     report = verify(mortal.data)
     assert report is not None
     assert len(report.findings) == 1
+    blob.mkdir()  # what no read gets anything from
+    report = verify(mortal.data)
+    assert report is not None
+    assert [blob.name in finding for finding in report.findings] == [True]
+    blob.rmdir()
     mortal.restart(kill=True)
     lost = mortal.client.get("/bucket/doc/snapshot", follow_redirects=True)
     assert lost.status_code == 500, "damage is reported, never served"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import lmdb
 
-from headrace.errors import HeadraceError, StoredBytesDamaged
+from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.stream import Snapshot, StreamState
 from headrace.storage import acid_records as records
 from headrace.storage.blobs import DiskBlobs
@@ -96,6 +96,10 @@ def _check_snapshots(disk: Disk, snapshots: Iterable[Snapshot | None]) -> Iterat
             data = blobs.read(blob_id, size, 0, size)
         except StoredBytesDamaged as damage:
             yield damage.detail
+            continue
+        except OSError as error:
+            unreadable = error.strerror or str(error)
+            yield StoredBytesUnreadable(blob_path(blob_id), unreadable).detail
             continue
         if sha256(data).digest() != snapshot.digest:
             yield StoredBytesDamaged(blob_path(blob_id), "0").detail
