@@ -80,6 +80,22 @@ def test_a_producer_of_an_old_epoch_is_refused(run: Any, name: str) -> None:
     assert run("read", name).stdout == "new"
 
 
+def test_a_failed_append_says_how_much_of_it_is_there(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain")
+    too_long = b"x" * (17 * 1024 * 1024)
+    refused = run("append", name, stdin=b"short\n" + too_long + b"\nlast\n", code=2)
+    assert refused.stderr.splitlines()[0] == "headrace: 1 messages were accepted before a failure:"
+    assert "exceeds" in refused.stderr
+    assert run("read", name).stdout == "short\n"
+
+
+@pytest.mark.parametrize("args", [["--epoch", "-1"], ["--epoch", "9" * 20], ["--producer-id", ""]])
+def test_producer_options_that_cannot_be_are_refused(args: list[str], run: Any, name: str) -> None:
+    run("create", name)
+    assert "Traceback" not in run("append", name, "1", *args, code=2).stderr
+    assert run("read", name).stdout == ""
+
+
 def test_stream_seq_goes_with_one_message(run: Any, name: str) -> None:
     run("create", name, "-t", "text/plain")
     run("append", name, "a", "--seq", "2")

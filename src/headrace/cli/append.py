@@ -11,6 +11,8 @@ import typer
 from headrace.cli import show
 from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
+from headrace.errors import HeadraceError
+from headrace.limits import INTEGER_MAX
 from headrace.protocol.headers import is_json
 
 if TYPE_CHECKING:
@@ -29,7 +31,10 @@ def append(
         str | None, typer.Option("--producer-id", help="Append as this producer: exactly once.")
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option("--epoch", help="The producer's epoch; else a new one.")
+        int | None,
+        typer.Option(
+            "--epoch", min=0, max=INTEGER_MAX, help="The producer's epoch; else a new one."
+        ),
     ] = None,
     seq: Annotated[
         str | None, typer.Option("--seq", help="Stream-Seq of a single message.")
@@ -44,6 +49,8 @@ def append(
     Lines of standard input are sent in batches as they come and arrive exactly once and in order.
     A text stream keeps the line ends; a JSON stream takes one value per line.
     """
+    if producer_id == "":
+        raise typer.BadParameter("a producer needs a name", param_hint="--producer-id")
     source = _Source(messages or None, whole)
     with connected(url, token) as client:
         target = client.stream(stream)
@@ -93,9 +100,18 @@ def _append_all(
     as_json = is_json(target.content_type)
     # One message, one append: what a batch of bytes holds could not be told apart by a reader.
     batch: dict[str, Any] = {} if as_json else {"batch_items_max": 1, "linger_ms": 0}
-    with target.producer(producer_id, epoch=epoch, **batch) as producer:
-        for message in source.take(as_json):
-            if message:
-                producer.append(message)
-        if close:
-            producer.close()
+    producer = target.producer(producer_id, epoch=epoch, **batch)
+    given = 0
+    try:
+        with producer:
+            for message in source.take(as_json):
+                if message:
+                    producer.append(message)
+                    given += 1
+            if close:
+                producer.close()
+    except HeadraceError:
+        # Whoever repairs the rest must know where it begins.
+        there = given - len(producer.unaccepted())
+        typer.echo(f"headrace: {there} messages were accepted before a failure:", err=True)
+        raise
