@@ -34,8 +34,9 @@ _ROUND_ROWS = 300  # a kill comes after up to this many more have arrived on bot
 _DEADLINE_SECS = 600.0
 _PAUSE_SECS = 0.02
 _LOOK_SECS = 0.5
-# Spark gives a new Python worker ten seconds to call back, and fails the query if it does not.
-_TOO_BUSY = "Timed out while waiting for the Python worker"
+# A query may fail when what it talks to is killed, or when the machine is too busy to call back in
+# time. Whoever supervises it starts it again, so this does, but not for ever.
+_RESTARTS_MAX = 6
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Campaign:
         self._stack = ExitStack()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.appended = self.inserted = 0
+        self.appended = self.inserted = self._restarts = 0
 
     def __enter__(self) -> Campaign:
         try:
@@ -169,12 +170,13 @@ class Campaign:
         eventually(have_grown, "records to arrive on both sides", _DEADLINE_SECS)
 
     def _check_driver(self) -> None:
-        """It runs, or ended because the machine was too busy for Spark, and is started again."""
+        """It runs, or ended by itself and is started again."""
         code = self._driver.poll()
         if code is None:
             return
+        self._restarts += 1
         log = self._log.read_text()
-        assert _TOO_BUSY in log, f"the driver ended by itself ({code}): {log[-3000:]}"
+        assert self._restarts <= _RESTARTS_MAX, f"the driver ended again ({code}): {log[-3000:]}"
         self._log.unlink()
         self._drive()
 

@@ -9,10 +9,21 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
+from tests.conftest import stop_cleanly
 from tests.ui import chromium
 
 ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-gpu", "--no-first-run")
+LONG_POLLS_END_SOON = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5"}
 Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server without the streams of other tests: the page shows only what fits."""
+    process = ServerProcess(LONG_POLLS_END_SOON, cwd=str(tmp_path_factory.mktemp("server")))
+    process.start()
+    yield process
+    stop_cleanly(process)
 
 
 # A package's scope, not the session's: while Playwright runs, its thread has a running event loop,

@@ -15,6 +15,7 @@ from headrace.testing.oracle import Fate, Fates, Oracle
 DEADLINE_SECS = 30.0
 HEADERS = {"Content-Type": "text/plain"}
 INDETERMINATE = 500  # storage failed under the request: the same as no answer
+STORAGE_FAILED = 503  # storage had failed before: it did not happen, and the server is about to end
 
 
 class Client(threading.Thread, ABC):
@@ -88,13 +89,18 @@ class Producer(Client):
             "Producer_Epoch": "0",
             "Producer_Seq": str(self.number),
         }
+        oracle = self._oracle
+        oracle.refused.discard(message)  # what an earlier life refused is sent again
         status = self.ask("POST", self._path, f"{message}\n", **headers)
         if status is None:
-            self._oracle.unanswered.add(message)
+            oracle.unanswered.add(message)
             return False
         accepted = status in (200, 204)
         self.repeats += status == 204
-        (self._oracle.acknowledged if accepted else self._oracle.refused).add(message)
+        if accepted:
+            oracle.acknowledged.add(message)
+        elif message not in oracle.unanswered:
+            oracle.refused.add(message)
         self.number += accepted
         return accepted
 
@@ -122,7 +128,7 @@ class Churner(Client):
     def _make(self, path: str, fate: Fate, method: str, **headers: str) -> bool:
         self._fates.attempt(path, fate)
         status = self.ask(method, path, **headers)
-        if status is None:
+        if status is None or status == STORAGE_FAILED:
             return False
         assert status in (200, 201, 204), f"{method} {path} was answered {status}"
         self._fates.confirm(path, fate)
