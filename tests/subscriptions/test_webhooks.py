@@ -89,17 +89,18 @@ def test_done_in_the_answer_acknowledges_what_was_sent(api: Api) -> None:
 def test_what_arrives_after_the_webhook_was_sent_brings_another(api: Api) -> None:
     name = fresh("stream")
     api.create(name)
-    tails: list[str] = []
+    meanwhile: list[str] = []
 
     def append_once(_: Webhook) -> Reply:
-        if len(tails) == 1:
-            tails.append(api.append(name, {"n": 2}))
+        if not meanwhile:
+            meanwhile.append(api.append(name, {"n": 2}))
         return DONE
 
     with Receiver(append_once) as receiver:
         id = api.webhook(receiver.url, streams=[name])
-        tails.append(api.append(name, {"n": 1}))
+        tail = api.append(name, {"n": 1})
         first, second = receiver.next().body, receiver.next().body
+        tails = [tail, *meanwhile]
         assert [s["tail_offset"] for s in first["streams"]] == tails[:1]
         assert [s["tail_offset"] for s in second["streams"]] == tails[1:]
         assert [s["acked_offset"] for s in second["streams"]] == tails[:1]
