@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -26,6 +27,11 @@ ROWS, COLUMNS = 24, 60
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 _numbers = count()
+
+
+def hear_ctrl_c() -> None:
+    """A run in the background ignores Ctrl-C, and what it starts would, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:
@@ -53,6 +59,7 @@ class Terminal:
                 stderr=theirs,
                 env=self._env,
                 start_new_session=True,
+                preexec_fn=hear_ctrl_c,
             )
         finally:
             os.close(theirs)
@@ -62,6 +69,8 @@ class Terminal:
 
     def read(self) -> bool:
         """Take what is shown next; False when the command has left the terminal."""
+        waiting, _, _ = select.select([self._ours], [], [], DEADLINE_SECS)
+        assert waiting, f"nothing more is shown after {self.shown!r}"
         try:
             part = os.read(self._ours, 65536)
         except OSError:  # Linux says so when the other side is closed
