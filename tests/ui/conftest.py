@@ -17,7 +17,7 @@ LONG_POLLS_END_SOON = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5"}
 Open = Callable[..., Page]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server without the streams of other tests: the page shows only what fits."""
     process = ServerProcess(LONG_POLLS_END_SOON, cwd=str(tmp_path_factory.mktemp("server")))
@@ -26,9 +26,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     stop_cleanly(process)
 
 
-# A package's scope, not the session's: while Playwright runs, its thread has a running event loop,
+# A module's scope, not the session's: while Playwright runs, its thread has a running event loop,
 # and other tests want to start their own.
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     executable = chromium.find()
     if executable is None:
