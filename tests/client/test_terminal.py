@@ -24,6 +24,7 @@ from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 ROWS, COLUMNS = 24, 60
+MISLEADING = ("NO_COLOR", "COLUMNS", "LINES")  # of the terminal that the tests run in
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 _numbers = count()
@@ -39,7 +40,7 @@ class Terminal:
 
     def __init__(self, server: ServerProcess, home: Path) -> None:
         self._env = {
-            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+            **{name: value for name, value in os.environ.items() if name not in MISLEADING},
             "HEADRACE_URL": server.url,
             "XDG_CONFIG_HOME": str(home),
             "HOME": str(home),
