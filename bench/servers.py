@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.machine import REPOSITORY
 from bench.rows.base import Target
 from bench.sockets import LOOPBACK
+from headrace.testing.ports import free_port
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
@@ -124,7 +125,7 @@ def running(kind: Kind) -> Iterator[Target]:
 
 @contextmanager
 def _running(kind: Kind) -> Iterator[Target]:
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             kind.command(port),
@@ -147,13 +148,6 @@ def _running(kind: Kind) -> Iterator[Target]:
             raise ServerError(f"{kind.name}: {error}\n{tail}") from error
         finally:
             _stop(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((LOOPBACK, 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import threading
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client import Client, Live, Retry, Stream
+from headrace.testing.ports import free_port
 from headrace.testing.server import ServerProcess
 
 PATIENT = Retry(retries_max=None, delay_ms=20, delay_max_ms=300)
@@ -20,13 +20,6 @@ PRODUCERS = 2
 MESSAGE_SECS = 0.002
 
 pytestmark = pytest.mark.slow
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Server:

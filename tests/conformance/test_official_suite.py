@@ -12,16 +12,16 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace.testing.ports import free_port, is_listening
 from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
 
 HERE = Path(__file__).parent
 VITEST = HERE / "node_modules" / ".bin" / "vitest"
@@ -111,18 +111,9 @@ def uvicorn_process(log: Path) -> Iterator[str]:
             process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_SECS
-    while time.monotonic() < deadline:
+    def listens() -> bool:
         assert process.poll() is None, log.read_text("utf-8", "replace")
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"uvicorn did not listen on {port}: {log.read_text('utf-8', 'replace')}")
+        return is_listening(port)
+
+    eventually(listens, f"uvicorn listens on {port}", START_TIMEOUT_SECS)

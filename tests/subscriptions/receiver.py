@@ -6,7 +6,6 @@ import base64
 import json
 import queue
 import re
-import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -139,11 +138,3 @@ def verify_signature(body: bytes, header: str, jwks: dict[str, Any]) -> int:
 
 def _base64url(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def unused_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -29,8 +29,9 @@ from headrace.subscriptions.delivery import (
     Poster,
 )
 from headrace.subscriptions.targets import TargetRules
+from headrace.testing.ports import free_port
 from headrace.testing.waiting import DEADLINE_SECS
-from tests.subscriptions.receiver import ACCEPTED, DONE, Receiver, Reply, Webhook, unused_port
+from tests.subscriptions.receiver import ACCEPTED, DONE, Receiver, Reply, Webhook
 
 LOOPBACK = TargetRules(allow_loopback=True)
 T = TypeVar("T")
@@ -132,7 +133,7 @@ def test_no_cookie_is_kept() -> None:
 
 def test_proxy_settings_of_the_environment_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{unused_port()}")
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     with Receiver() as receiver:
         assert post(receiver.url) == Delivered(done=False)
 
@@ -191,7 +192,7 @@ def test_an_answer_that_is_not_http_is_a_failure(answer: bytes) -> None:
 
 
 def test_a_closed_port_and_an_unknown_name_are_failures() -> None:
-    assert reason(post(f"http://127.0.0.1:{unused_port()}/"))
+    assert reason(post(f"http://127.0.0.1:{free_port()}/"))
     assert reason(post("https://does-not-exist.invalid/"))
 
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from headrace.storage.verify import verify
+from headrace.testing.ports import free_port
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.durability.modes import settings
@@ -20,7 +21,6 @@ from tests.subscriptions.receiver import (
     BROKEN,
     DONE,
     Receiver,
-    unused_port,
     verify_signature,
 )
 
@@ -170,7 +170,7 @@ def test_a_webhook_goes_on_where_it_was_acknowledged(lives: Lives) -> None:
 
 
 def test_a_webhook_that_did_not_arrive_is_sent_after_the_restart(lives: Lives) -> None:
-    port = unused_port()
+    port = free_port()
     with lives.life() as api:
         api.create("a")
         id = api.webhook(f"http://127.0.0.1:{port}/hook", streams=["a"])

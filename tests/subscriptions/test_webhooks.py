@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headrace.testing.ports import free_port
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
@@ -22,7 +23,6 @@ from tests.subscriptions.receiver import (
     Receiver,
     Reply,
     Webhook,
-    unused_port,
     verify_signature,
 )
 from tests.subscriptions.test_delivery import certificate, tls_server
@@ -229,7 +229,7 @@ def test_a_failed_webhook_is_sent_again_as_the_same_wake(api: Api) -> None:
 def test_a_receiver_that_is_down_is_found_once_it_is_up(api: Api) -> None:
     name = fresh("stream")
     api.create(name)
-    port = unused_port()
+    port = free_port()
     id = api.webhook(f"http://127.0.0.1:{port}/", streams=[name])
     tail = api.append(name, {"n": 1})
     eventually(lambda: api.get(id)["status"] == "failed", "nobody listens")
