@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.postgres.changes import ChangeFeed, Position
+from headrace.postgres.changes import Batch, ChangeFeed, Position
 from headrace.postgres.pgoutput import Change
 from headrace.postgres.server import PostgresServer
 from headrace.postgres.slots import Slot, SlotError
@@ -181,7 +181,7 @@ def test_a_large_transaction_is_cut_into_batches_and_read_again_alike(database: 
             "insert into items select n, 'x' from generate_series(251, 260) n",
         )
         start = consumer.at
-        batches = []
+        batches: list[Batch] = []
         while sum(len(found.changes) for found in batches) < 260:
             found = consumer.feed.next_batch(
                 consumer.at, rows_max=100, bytes_max=1 << 24, wait_secs=20
@@ -205,7 +205,7 @@ def test_a_small_bound_in_bytes_ends_a_batch(database: str) -> None:
         execute(
             database, "insert into items select n, repeat('x', 1000) from generate_series(1, 50) n"
         )
-        ids = []
+        ids: list[int] = []
         while len(ids) < 50:
             found = consumer.feed.next_batch(
                 consumer.at, rows_max=1000, bytes_max=9000, wait_secs=20
