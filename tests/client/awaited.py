@@ -61,7 +61,7 @@ class Awaited:
         self._owns_loop = owns_loop
 
     def __getattr__(self, name: str) -> Any:
-        if name == "close" and isinstance(self._thing, AsyncReader):
+        if name == "close" and isinstance(self._thing, AsyncReader | AsyncStateView):
             name = "aclose"
         return self._plain(getattr(self._thing, name))
 

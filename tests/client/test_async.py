@@ -90,6 +90,26 @@ def test_leaving_the_block_closes_a_reader_that_is_not_at_its_end(
     run(main())
 
 
+def test_a_view_that_is_left_in_the_middle_can_be_closed(
+    server: ServerProcess, stream: str
+) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.url, connections_max=1) as client:
+            target = client.stream(stream)
+            await target.create("application/json")
+            await target.append_json({"type": "t", "key": "k", "operation": "set", "value": 1})
+            view = target.state()
+            await view.aclose()
+            view = target.state()
+            async for _ in view.updates(live="sse"):
+                break
+            await view.aclose()
+            assert view.state.get("t", "k") == 1
+            assert not (await target.head()).closed, "its connection is free again"
+
+    run(main())
+
+
 def test_a_timeout_around_a_follower_is_a_timeout(server: ServerProcess, stream: str) -> None:
     async def main() -> None:
         async with AsyncClient(server.url) as client:

@@ -127,6 +127,18 @@ def test_events_that_come_together_while_following_have_their_own_offsets(
     ]
 
 
+@pytest.mark.parametrize("live", LIVE)
+def test_events_go_on_after_the_first_live_batch(live: Live, fresh: Stream) -> None:
+    json_stream(fresh, 0)
+    events = iter(fresh.read(live=live).events())
+    assert next(events).value == 0
+    for number in range(1, 5):
+        fresh.append_json(number)
+        assert next(events).value == number
+    fresh.close()
+    assert list(events) == []
+
+
 @pytest.mark.parametrize("refuses", [False, True], ids=["ignores it", "refuses it"])
 def test_a_server_without_frames_still_gives_events_to_go_on_from(
     refuses: bool, connect: Connect

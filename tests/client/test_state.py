@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from headrace import errors
-from headrace.client import STATE_MEDIA_TYPE, BadAnswer, Change, Client, State, Stream
+from headrace.client import STATE_MEDIA_TYPE, BadAnswer, Change, Client, Live, State, Stream, Update
 from headrace.client.state import TXIDS_MAX, joined
+from headrace.testing.waiting import eventually
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
+from tests.client.test_reading import LIVE
 
 
 def message(operation: str, key: str = "1", value: Any = None, **headers: str) -> dict[str, Any]:
@@ -161,6 +164,24 @@ def test_a_view_follows_its_stream_and_goes_on_later(fresh: Stream) -> None:
     assert [change.value for change in update.changes] == [2, 2]
     fresh.close()
     assert [u.closed for u in later.updates(live="auto")] == [True]
+
+
+@pytest.mark.parametrize("live", LIVE)
+def test_closing_a_live_view_ends_its_wait_and_keeps_its_state(live: Live, fresh: Stream) -> None:
+    fresh.create("application/json")
+    fresh.append_json(message("insert", value=1))
+    view = fresh.state()
+    updates: list[Update] = []
+    follower = threading.Thread(target=lambda: updates.extend(view.updates(live=live)))
+    follower.start()
+    eventually(lambda: view.state.rows("user") == {"1": 1}, "it has caught up")
+    view.close()
+    view.close()
+    follower.join(60)
+    assert not follower.is_alive()
+    fresh.append_json(message("update", value=2))
+    assert list(view.updates(live=live)) == [], "it stays closed"
+    assert fresh.state(view.state, view.offset).catch_up().rows("user") == {"1": 2}
 
 
 BOUNDARY = "b0"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 
 import pytest
 
 from headrace import errors
 from headrace.client import Client, ProducerStamp, Retry, Settings, Stream
 from headrace.testing.server import ServerProcess
+from tests.client.conftest import Connect
+from tests.client.scripted import Reply, ScriptedServer
 
 
 def test_create_says_whether_it_was_there(fresh: Stream) -> None:
@@ -42,6 +45,57 @@ def test_a_json_value_that_is_a_list_stays_one_message(fresh: Stream) -> None:
     fresh.create("application/json")
     fresh.append_json([1, 2], {"n": 2**80})
     assert fresh.read_json() == [[1, 2], {"n": 2**80}]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_does_not_have_is_refused_before_anything_is_sent(
+    number: float, connect: Connect
+) -> None:
+    with ScriptedServer(Reply(500)) as server, connect(server.url) as client:
+        stream = client.stream("s")
+        producer = stream.producer("p")
+        for value in (number, {"a": [None, {"b": number}]}, (1, number), Measured(number)):
+            with pytest.raises(errors.InvalidJson, match="NaN and Infinity"):
+                stream.append_json(None, value)
+            with pytest.raises(errors.InvalidJson, match="NaN and Infinity"):
+                producer.append_json(value)
+        assert producer.unaccepted() == []
+        assert server.asked == []
+
+
+@dataclass
+class Measured:
+    value: float
+
+
+def test_what_is_no_json_value_is_refused_with_its_type(connect: Connect) -> None:
+    with ScriptedServer(Reply(500)) as server, connect(server.url) as client:
+        stream = client.stream("s")
+        endless: list[object] = []
+        endless.append(endless)
+        for value, kind in ((object(), "object"), ("\ud800", "str"), (endless, "list")):
+            with pytest.raises(errors.InvalidJson, match=f"This {kind} is no JSON value"):
+                stream.append_json(value)
+        assert server.asked == []
+
+
+def test_null_and_what_looks_like_it_is_kept(fresh: Stream) -> None:
+    values = [None, {"a": None, "b": 1.5}, "null", [None, "null"]]
+    fresh.create("application/json")
+    fresh.append_json(*values)
+    assert fresh.read_json() == values
+
+
+def test_a_value_given_to_append_is_told_where_it_belongs(connect: Connect) -> None:
+    with ScriptedServer(Reply(500)) as server, connect(server.url) as client:
+        stream = client.stream("s")
+        producer = stream.producer("p")
+        for value in ({"a": 1}, 5, [1, 2], None):
+            with pytest.raises(TypeError, match="append_json"):
+                stream.append(value)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="append_json"):
+                producer.append(value)  # type: ignore[arg-type]
+        assert server.asked == []
 
 
 def test_a_repeated_producer_append_is_a_duplicate(fresh: Stream) -> None:

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from headrace.client.async_driver import AsyncDriver
-from headrace.client.calls import Appended, encode_data, encode_value
+from headrace.client.bodies import encode_data, encode_value
+from headrace.client.calls import Appended
 from headrace.client.handle import Handle
 from headrace.client.outbox import Batch, Outbox, ProducerBroken, ProducerOptions, deliver
 from headrace.errors import HeadraceError, StreamClosed
@@ -55,8 +56,9 @@ class AsyncProducer:
 
     async def append_json(self, value: Any) -> None:
         """Take one value as one message."""
+        message = encode_value(value)
         self._outbox.has_values = True
-        await self.append(encode_value(value))
+        await self.append(message)
 
     async def flush(self) -> None:
         """Send what is gathered and wait until everything is in the stream."""

@@ -6,12 +6,10 @@ Nothing here sends anything; see `client.exchange`.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
-
-import msgspec
 
 from headrace.client.exchange import Answer, Ask, Request, Steps, Wait
 from headrace.client.failures import failure
@@ -260,19 +258,3 @@ def delete(target: Target) -> Steps[bool]:
             if not target.settings.retry.allows(failures):
                 raise
             yield pause(target.settings, failures, error)
-
-
-# -- bodies ---------------------------------------------------------------------------------
-
-
-def encode_json(values: Iterable[Any]) -> bytes:
-    """One message per value; a value that is a list stays one message."""
-    return b"[%b]" % b",".join(map(encode_value, values))
-
-
-def encode_value(value: Any) -> bytes:
-    return msgspec.json.encode(value)
-
-
-def encode_data(data: bytes | str) -> bytes:
-    return data.encode("utf-8") if isinstance(data, str) else bytes(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict, Unpack
 
 from headrace.client import calls
+from headrace.client.bodies import encode_data, encode_json
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.exchange import Steps
 from headrace.client.locate import locate
@@ -68,7 +69,7 @@ class Handle:
             ttl_secs=options.get("ttl_secs"),
             expires_at=options.get("expires_at"),
             closed=options.get("closed", False),
-            body=None if data is None else calls.encode_data(data),
+            body=None if data is None else encode_data(data),
         )
         self.content_type = created.content_type
         return created
@@ -108,15 +109,15 @@ class Handle:
         return content_type
 
     def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Steps[Appended]:
+        body = encode_data(data)
         content_type = yield from self.learn_type()
-        body = calls.encode_data(data)
         return (yield from calls.append(self.target, body, content_type, **options))
 
     def append_json(
         self, values: tuple[Any, ...], **options: Unpack[AppendOptions]
     ) -> Steps[Appended]:
+        body = encode_json(values)
         content_type = yield from self.learn_json()
-        body = calls.encode_json(values)
         return (yield from calls.append(self.target, body, content_type, **options))
 
     def close(self, data: bytes | str | None, producer: ProducerStamp | None) -> Steps[Appended]:

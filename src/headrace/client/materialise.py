@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.client.async_driver import AsyncDriver
+from headrace.client.async_driver import AsyncDriver, AsyncLine
 from headrace.client.bootstrap import Bootstrap, bootstrap
 from headrace.client.calls import Target
 from headrace.client.driver import Driver, Line
@@ -132,19 +132,23 @@ class StateView:
 
 
 class AsyncStateView:
-    """`StateView`, awaited; cancel the task that follows to end it."""
+    """`StateView`, awaited; `aclose`, from any task, ends a live one, and so does cancelling."""
 
     def __init__(
         self, driver: AsyncDriver, target: Target, state: State | None, offset: str
     ) -> None:
         self._driver = driver
         self._target = target
+        self._line = AsyncLine()
+        self._following: AsyncGenerator[Update, None] | None = None
         self.state = state if state is not None else State()
         self.offset = offset
 
     async def updates(self, live: Live = False) -> AsyncIterator[Update]:
         flow = Materialising(self._target, self.state, self.offset, live).flow()
-        async for update in self._driver.iterate(flow):
+        line = self._line if live else None
+        self._following = self._driver.iterate(flow, line)
+        async for update in self._following:
             self.offset = update.offset
             yield update
 
@@ -152,3 +156,8 @@ class AsyncStateView:
         async for _ in self.updates():
             pass
         return self.state
+
+    async def aclose(self) -> None:
+        """End a live iteration, and let go of its connection."""
+        if not await self._line.stop() and self._following is not None:
+            await self._following.aclose()

@@ -10,7 +10,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from headrace.client.calls import Appended, encode_data, encode_value
+from headrace.client.bodies import encode_data, encode_value
+from headrace.client.calls import Appended
 from headrace.client.driver import Driver, Line, Stopped
 from headrace.client.handle import Handle
 from headrace.client.outbox import Batch, Outbox, ProducerBroken, ProducerOptions, deliver
@@ -59,8 +60,9 @@ class Producer:
 
     def append_json(self, value: Any) -> None:
         """Take one value as one message."""
+        message = encode_value(value)
         self._outbox.has_values = True
-        self.append(encode_value(value))
+        self.append(message)
 
     def flush(self, timeout_secs: float | None = None) -> None:
         """Send what is gathered and wait until everything is in the stream."""
