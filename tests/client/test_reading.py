@@ -289,7 +289,7 @@ def test_an_empty_long_poll_that_does_not_wait_is_not_hammered(connect: Connect)
 
 @pytest.mark.parametrize("live", LIVE)
 def test_a_follower_survives_failures_and_misses_nothing(live: Live, connect: Connect) -> None:
-    tail = {"Stream-Next-Offset": "1", "Stream-Up-To-Date": "true", "Content-Type": "text/plain"}
+    tail = {"Stream-Next-Offset": "1", "Stream-Up-To-Date": "true", "Content-Type": "a/b"}
     first = Reply(200, tail, b"one")
     lost = [Reply(503), Reply(hang_up=True), Reply(500)]
     end = {**tail, "Stream-Next-Offset": "2", "Stream-Closed": "true"}

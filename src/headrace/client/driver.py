@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Generator, Iterator
+from functools import cache
 from typing import Any, TypeVar
 
 import httpx
@@ -49,7 +50,13 @@ def pool_options(settings: Settings, tls: ssl.SSLContext) -> dict[str, Any]:
 def tls_context(settings: Settings) -> ssl.SSLContext:
     if isinstance(settings.verify, str):
         return ssl.create_default_context(cafile=settings.verify)
-    return httpx.create_ssl_context(verify=settings.verify)
+    return _usual_tls_context(settings.verify)
+
+
+@cache
+def _usual_tls_context(verify: bool) -> ssl.SSLContext:
+    # Made once: reading the usual certificates takes longer than a hundred requests.
+    return httpx.create_ssl_context(verify=verify)
 
 
 def transport_error(request: Request, error: httpx.HTTPError | httpx.InvalidURL) -> HeadraceError:

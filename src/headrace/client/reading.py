@@ -97,10 +97,17 @@ class Reading:
         # of messages begins with what does.
         if self._live != "sse" or self.framed:
             yield from self._catch_up()
-        if self._live in ("auto", "sse") and not self.closed:
+        if self._by_events and not self.closed:
             yield from self._follow_events(fall_back=self._live == "auto")
         if self._live and not self.closed:
             yield from self._follow_polls()
+
+    @property
+    def _by_events(self) -> bool:
+        """Whether to follow by SSE. It cannot carry every text (a carriage return is lost), so a
+        reader that leaves the choice to us gets text by long-poll, which is exact."""
+        is_text = (self.content_type or "").lower().startswith("text/")
+        return self._live == "sse" or (self._live == "auto" and not is_text)
 
     # -- plain and long-poll requests -----------------------------------------------------------
 
