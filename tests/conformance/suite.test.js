@@ -6,4 +6,5 @@ if (!baseUrl) {
   throw new Error("CONFORMANCE_BASE_URL is not set: run `make conformance`")
 }
 
-runConformanceTests({ baseUrl, longPollTimeoutMs: 500, subscriptions: true })
+const subscriptions = process.env.CONFORMANCE_SUBSCRIPTIONS !== "off"
+runConformanceTests({ baseUrl, longPollTimeoutMs: 500, subscriptions })

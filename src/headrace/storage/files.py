@@ -157,6 +157,8 @@ class FileStorage:
         self._note_syncing()
         self._committer: Committer[bytes] = Committer(loop, "headrace-journal", self._write)
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
+        # On a thread of its own: snapshots that are slow to write must not keep the journal full.
+        self._carrier = ThreadPoolExecutor(1, "headrace-checkpoint")
         self._logs: dict[int, FileLog] = {}
         self._documents: dict[str, bytes] = {}
         self._checkpointer: Checkpointer | None = None
@@ -271,6 +273,7 @@ class FileStorage:
         self._is_closed = True
         self._committer.close()
         self._workers.shutdown()
+        self._carrier.shutdown()
         if not self._committer.is_poisoned and self._checkpoints_are_sound:
             try:
                 self._journal.finish()
@@ -354,7 +357,7 @@ class FileStorage:
         if self._checkpointing or not self._journal.sealed:
             return
         self._checkpointing = True
-        future = self._loop.run_in_executor(self._workers, self._checkpoint)
+        future = self._loop.run_in_executor(self._carrier, self._checkpoint)
         future.add_done_callback(self._checkpointed)
 
     def _checkpoint(self) -> tuple[int, dict[int, tuple[Position, Sizes]]]:
