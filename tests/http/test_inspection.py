@@ -70,6 +70,81 @@ def test_producers_stand_with_epoch_sequence_and_the_offset_of_their_last_append
     assert look(http, name)["producers"][0]["epoch"] == 4
 
 
+def writers(http: httpx.Client, name: str, first: str, until: str) -> list[dict[str, Any]]:
+    query = {"writers_from": first, "writers_until": until}
+    answer = http.get(f"{LOOK}/{name}", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["writers"]
+    return found
+
+
+def test_the_producer_of_a_message_is_told_while_its_receipt_is_kept(
+    http: httpx.Client, name: str
+) -> None:
+    http.put(f"{ROOT}/{name}", headers=TEXT)
+    first = produce(http, name, "one", 3, 0)
+    nobody = http.post(f"{ROOT}/{name}", headers=TEXT, content="x").headers["stream-next-offset"]
+    second = produce(http, name, "other", 0, 0)
+    third = produce(http, name, "one", 3, 1)
+    start = f"{0:016d}_{0:016d}"
+    assert writers(http, name, start, third) == [
+        {"next_offset": first, "id": "one", "epoch": 3, "seq": 0},
+        {"next_offset": second, "id": "other", "epoch": 0, "seq": 0},
+        {"next_offset": third, "id": "one", "epoch": 3, "seq": 1},
+    ]
+    assert [one["next_offset"] for one in writers(http, name, nobody, second)] == [second]
+    for seq in range(2, 80):
+        last = produce(http, name, "one", 3, seq)
+    told = [one["seq"] for one in writers(http, name, start, last) if one["id"] == "one"]
+    assert told == list(range(16, 80)), "a producer keeps its last 64 receipts"
+    produce(http, name, "one", 4, 0)
+    assert [one["id"] for one in writers(http, name, start, last)] == ["other"]
+
+
+def test_of_an_append_of_several_messages_the_last_is_certain(
+    http: httpx.Client, name: str
+) -> None:
+    http.put(f"{ROOT}/{name}", headers=JSON)
+    headers = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    answer = http.post(f"{ROOT}/{name}", headers=JSON | headers, content="[1,2,3]")
+    end = answer.headers["stream-next-offset"]
+    assert writers(http, name, f"{0:016d}_{0:016d}", end) == [
+        {"next_offset": end, "id": "p", "epoch": 0, "seq": 0}
+    ]
+
+
+def test_a_close_that_carries_nothing_has_written_nothing(http: httpx.Client, name: str) -> None:
+    http.put(f"{ROOT}/{name}", headers=TEXT)
+    http.put(f"{ROOT}/{name}-other", headers=TEXT)
+    closing = {"Producer-Id": "closer", "Producer-Epoch": "0", **CLOSE}
+    for stream, seq in ((name, 1), (f"{name}-other", 0)):
+        if seq:
+            produce(http, stream, "closer", 0, 0)
+        end = http.post(f"{ROOT}/{stream}", headers=TEXT, content="x").headers["stream-next-offset"]
+        answer = http.post(f"{ROOT}/{stream}", headers=closing | {"Producer-Seq": str(seq)})
+        assert answer.is_success, answer.text
+        told = writers(http, stream, f"{0:016d}_{0:016d}", end)
+        assert end not in [one["next_offset"] for one in told], "the last message is nobody's"
+        assert len(told) == seq
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("?writers_from=-1&writers_until=now", "invalid-offset"),
+        (f"?writers_from={0:016d}_{0:016d}", "invalid-request"),
+        (f"?writers_until={0:016d}_{0:016d}", "invalid-request"),
+        (f"?writers_from={0:016d}_{0:016d}&writers_until={1001:016d}_{1:016d}", "invalid-request"),
+        (f"?writers_from={2:016d}_{0:016d}&writers_until={1:016d}_{1:016d}", "invalid-request"),
+    ],
+)
+def test_a_stretch_that_is_none_is_refused(
+    http: httpx.Client, name: str, query: str, problem: str
+) -> None:
+    http.put(f"{ROOT}/{name}", headers=TEXT)
+    assert problem_of(http.get(f"{LOOK}/{name}{query}")) == problem
+
+
 def test_forks_are_told_by_their_source_and_name_it(http: httpx.Client, name: str) -> None:
     http.put(f"{ROOT}/{name}", headers=TEXT, content="before")
     point = http.head(f"{ROOT}/{name}").headers["stream-next-offset"]

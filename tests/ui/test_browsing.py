@@ -13,6 +13,7 @@ from tests.http.helpers import client_of
 from tests.ui.conftest import Open
 from tests.ui.helpers import (
     ROOT,
+    TEXT,
     append,
     await_live,
     badge,
@@ -244,6 +245,28 @@ def test_details_tell_producers_lifetime_and_subscriptions(
     expect(details.locator("[data-fact=expiry]")).to_contain_text("after the last live reader")
     page.keyboard.press("p")
     expect(details.locator("[data-fact=expiry]")).to_contain_text(re.compile(r"in 0[12]:\d\d:\d\d"))
+
+
+def test_each_message_names_its_producer_where_that_is_known(
+    open_ui: Open, http: httpx.Client
+) -> None:
+    name = fresh("produced")
+    create(http, name, "text/plain")
+
+    def produce(seq: int) -> None:
+        stamp = {"Producer-Id": "writer-7", "Producer-Epoch": "2", "Producer-Seq": str(seq)}
+        http.post(f"{ROOT}/{name}", headers={**TEXT, **stamp}, content=f"p{seq}").raise_for_status()
+
+    produce(0)
+    append(http, name, "nobody's", content_type="text/plain")
+    page = open_ui(place(name))
+    await_live(page)
+    expect(page.locator(".message-line .writer")).to_have_text(["writer-7", ""])
+    produce(1)
+    expect(page.locator(".message-line .writer")).to_have_text(["writer-7", "", "writer-7"])
+    for index, said in ((2, "by writer-7 · epoch 2 · seq 1"), (1, "producer unknown")):
+        lines(page).nth(index).click()
+        expect(page.locator(".message.open .written-by").first).to_have_text(said)
 
 
 def test_change_messages_add_up_to_a_table_that_follows(open_ui: Open, http: httpx.Client) -> None:

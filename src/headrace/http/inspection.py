@@ -24,13 +24,17 @@ from headrace.errors import (
 )
 from headrace.http.exchange import Exchange, Request
 from headrace.protocol import buckets, names, responses
-from headrace.protocol.offsets import Position
-from headrace.protocol.producers import ProducerState
+from headrace.protocol.offsets import Position, parse_token
+from headrace.protocol.producers import ProducerState, written_between
+from headrace.protocol.requests import parse_query
 from headrace.subscriptions.membership import Member
 
 STREAMS_MAX: Final = 200  # more rows than a screen shows; about 40 KiB of answer
 LISTED_MAX: Final = 1000  # producers, forks and subscriptions of one stream; a count says if more
 BUCKETS_MAX: Final = 10_000  # about 600 KiB of answer
+WRITERS_MAX: Final = 1000  # messages; 10,000 producers of a stream are looked through in 3 ms
+WRITERS_FROM: Final = "writers_from"
+WRITERS_UNTIL: Final = "writers_until"
 SEARCHED_MAX: Final = 20_000  # streams of a bucket that are looked at for forks; 5 ms
 METHODS: Final = "GET, HEAD, OPTIONS"
 Document = dict[str, Any]
@@ -55,17 +59,19 @@ class Inspection:
             case [b"streams"]:
                 exchange.respond(responses.json_document(responses.OK, self._many(_names(query))))
             case [b"streams", *rest]:
-                self._answer(names.decode_name(_utf8(b"/".join(rest))), exchange)
+                self._answer(names.decode_name(_utf8(b"/".join(rest))), query, exchange)
             case [b"buckets"]:
                 exchange.respond(responses.json_document(responses.OK, self._buckets()))
             case [b"buckets", bucket, stream]:
-                self._answer(self._bucketed(bucket, stream), exchange)
+                self._answer(self._bucketed(bucket, stream), query, exchange)
             case _:
                 raise RouteNotFound(_utf8(request.target.partition(b"?")[0]))
 
-    def _answer(self, name: str, exchange: Exchange) -> None:
+    def _answer(self, name: str, query: bytes, exchange: Exchange) -> None:
+        stretch = _stretch(query)
         try:
-            document = self._one(self._find(name))
+            stream = self._find(name)
+            document = self._one(stream) if stretch is None else _writers(stream, *stretch)
         except (StreamNotFound, StreamDeleted) as refusal:
             problem = responses.problem(refusal)
             self._engine.settle(
@@ -201,6 +207,37 @@ def _utf8(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidName("The stream name is not UTF-8.") from None
+
+
+def _stretch(query: bytes) -> tuple[Position, Position] | None:
+    """The offsets between which writers are asked for; None where they are not."""
+    fields = parse_query(query.decode("latin-1"), once=(WRITERS_FROM, WRITERS_UNTIL))
+    given = [fields[name] for name in (WRITERS_FROM, WRITERS_UNTIL) if name in fields]
+    if not given:
+        return None
+    if len(given) == 1:
+        raise InvalidRequest(f"{WRITERS_FROM} and {WRITERS_UNTIL} are given together.")
+    start, until = map(parse_token, given)
+    if not 0 <= until.messages - start.messages <= WRITERS_MAX:
+        raise InvalidRequest(f"Writers are told of up to {WRITERS_MAX} messages at a time.")
+    return start, until
+
+
+def _writers(stream: Stream, start: Position, until: Position) -> Document:
+    state = stream.state
+    closed_at = state.tail if state.closed else None
+    until = min(until, stream.visible)
+    found = sorted(written_between(state.producers or {}, start, until, closed_at))
+    writers = [
+        {
+            "next_offset": written.end.token(),
+            "id": written.id.decode("utf-8", "replace"),
+            "epoch": written.epoch,
+            "seq": written.seq,
+        }
+        for written in found
+    ]
+    return {"stream": state.name, "writers": writers}
 
 
 def _producers(known: dict[bytes, ProducerState], visible: Position) -> list[Document]:

@@ -7,6 +7,8 @@ offset its original was answered with.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,3 +91,33 @@ def accept(
     receipts.append(tail)
     if len(receipts) > receipts_max:
         del receipts[0]
+
+
+class Written(NamedTuple):
+    """The message that ends at `end` is the last of this producer's append `seq`."""
+
+    end: Position
+    id: bytes
+    epoch: int
+    seq: int
+
+
+def written_between(
+    known: dict[bytes, ProducerState], start: Position, until: Position, closed_at: Position | None
+) -> Iterator[Written]:
+    """Which messages that end behind `start`, at `until` at the latest, are known to be whose.
+
+    Receipts say where appends ended, so of an append of several messages the last is certain and
+    the others are not told. `closed_at` is the tail of a closed stream: a close may carry nothing.
+    """
+    for id, producer in known.items():
+        receipts = producer.receipts
+        if receipts[-1] <= start or receipts[0] > until:
+            continue
+        for at in range(bisect_right(receipts, start), bisect_right(receipts, until)):
+            end = receipts[at]
+            if at and receipts[at - 1] == end:
+                continue  # the close, behind the append that is the message's
+            if end == closed_at and at + 1 == len(receipts):
+                continue  # the message's append, or a close behind somebody else's
+            yield Written(end, id, producer.epoch, producer.seq - (len(receipts) - 1 - at))

@@ -50,6 +50,7 @@ export function opened({ message, offset, json, needle, actions }) {
       h("div", { class: "segments", role: "group", "aria-label": "Show as" }, tabs),
       h("button", { type: "button", class: "quiet mono offset", title: "Copy this offset", on: { click: () => copy(offset, "the offset") } }, offset, icon("copy")),
       h("span", { class: "dim" }, bytes(message.size)),
+      h("span", { class: "dim written-by" }),
       h("span", { class: "grow" }),
       h("button", { type: "button", class: "quiet", on: { click: () => copy(textOf(message), "the message") } }, "Copy"),
       h("button", { type: "button", class: "quiet", on: { click: actions.curl } }, "curl"),

@@ -15,7 +15,7 @@ export class Messages extends EventTarget {
 
   /** Forget everything; the next batch may begin anywhere. */
   clear(first) {
-    this.items = [] // { size, data, at: bytes before it }
+    this.items = [] // { size, data, number: messages before it, at: bytes before it }
     this.first = first // the position before items[0]
     this.next = first === null ? null : formatOffset(first.messages, first.bytes)
     this.bytes = 0
@@ -24,13 +24,8 @@ export class Messages extends EventTarget {
 
   append({ start, messages, next }) {
     if (this.first === null) this.first = start
-    let at = start.bytes
-    for (const message of messages) {
-      message.at = at
-      at += message.size
-      this.bytes += message.size
-      this.items.push(message)
-    }
+    this.#place(start, messages)
+    for (const message of messages) this.items.push(message)
     this.next = next
     if (this.items.length > HELD_MAX || this.bytes > HELD_BYTES_MAX) this.#drop()
     this.dispatchEvent(new CustomEvent("append", { detail: messages.length }))
@@ -38,15 +33,21 @@ export class Messages extends EventTarget {
 
   /** Messages that come before the first held. */
   prepend({ start, messages }) {
-    let at = start.bytes
-    for (const message of messages) {
-      message.at = at
-      at += message.size
-      this.bytes += message.size
-    }
+    this.#place(start, messages)
     this.items = messages.concat(this.items)
     this.first = start
     this.dispatchEvent(new CustomEvent("prepend", { detail: messages.length }))
+  }
+
+  /** Note where messages stand that follow each other from `start` on. */
+  #place(start, messages) {
+    let at = start.bytes
+    messages.forEach((message, i) => {
+      message.number = start.messages + i
+      message.at = at
+      at += message.size
+    })
+    this.bytes += at - start.bytes
   }
 
   #drop() {
@@ -66,7 +67,8 @@ export class Messages extends EventTarget {
   }
 
   offset(index) {
-    return formatOffset(this.number(index), this.items[index].at)
+    const { number, at } = this.items[index]
+    return formatOffset(number, at)
   }
 }
 
