@@ -7,16 +7,14 @@ serves its own read-only page instead.
 from __future__ import annotations
 
 import glob
-import logging
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-DOWNLOAD_SECS = 120
+from headrace.stack.debian import unpacked
+
 PHP_VERSION = "8.2"
 PACKAGES = ("adminer", *(f"php{PHP_VERSION}-{part}" for part in ("cli", "common", "pgsql")))
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,12 @@ def find(directory: Path) -> Adminer | None:
     """What was unpacked before, or is unpacked now; None if it does not work here."""
     sessions = directory / "sessions"
     sessions.mkdir(parents=True, exist_ok=True, mode=0o700)
-    unpacked = directory / "root"
-    if not unpacked.exists() and not _unpack(directory, unpacked):
+    root = unpacked(PACKAGES, directory)
+    if root is None:
         return None
-    page = unpacked / "usr/share/adminer/adminer.php"
-    binary = unpacked / f"usr/bin/php{PHP_VERSION}"
-    extensions = glob.glob(str(unpacked / "usr/lib/php/*/pgsql.so"))
+    page = root / "usr/share/adminer/adminer.php"
+    binary = root / f"usr/bin/php{PHP_VERSION}"
+    extensions = glob.glob(str(root / "usr/lib/php/*/pgsql.so"))
     if not page.exists() or not binary.exists() or not extensions:
         return None
     home = str(Path(extensions[0]).parent)
@@ -52,26 +50,3 @@ def find(directory: Path) -> Adminer | None:
 def _works(php: tuple[str, ...]) -> bool:
     probe = [*php, "-r", 'exit(extension_loaded("pgsql") ? 0 : 1);']
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
-
-
-def _unpack(directory: Path, target: Path) -> bool:
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        logger.warning("no apt-get and dpkg here: Adminer cannot be fetched")
-        return False
-    packages = directory / "packages"
-    packages.mkdir(exist_ok=True)
-    try:
-        _run("apt-get", "download", *PACKAGES, cwd=packages)
-        partial = directory / "root.tmp"
-        shutil.rmtree(partial, ignore_errors=True)
-        for package in packages.glob("*.deb"):
-            _run("dpkg", "-x", str(package), str(partial), cwd=packages)
-        partial.rename(target)
-    except (OSError, subprocess.SubprocessError) as error:
-        logger.warning("Adminer cannot be fetched: %s", error)
-        return False
-    return True
-
-
-def _run(*command: str, cwd: Path) -> None:
-    subprocess.run(command, cwd=cwd, check=True, capture_output=True, timeout=DOWNLOAD_SECS)
