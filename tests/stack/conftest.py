@@ -1,12 +1,16 @@
-"""One stack of the default profile for every test that does not break it."""
+"""Two stacks, one of the profile default and one of dev, for every test that leaves them up."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from headrace.stack.ports import is_free
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS
 
@@ -31,3 +35,25 @@ def signed(stack: StackProcess) -> Iterator[httpx.Client]:
     url = stack.address("envoy")
     with httpx.Client(base_url=url, timeout=DEADLINE_SECS, headers=headers) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def dev() -> Iterator[StackProcess]:
+    # Not pytest's directory: as root, Postgres runs as another account, which may not enter it.
+    home = Path(tempfile.mkdtemp(prefix="headrace-stack-"))
+    home.chmod(0o755)
+    try:
+        with StackProcess(home / "state", "dev") as running:
+            record = running.record
+            yield running
+        identities = [part.identity for part in record.parts]
+        ports = [httpx.URL(part.address).port for part in record.parts if part.address]
+        assert not [i for i in identities if i is not None and i.is_alive]
+        assert all(is_free(port) for port in ports if port is not None)
+    finally:
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def postgres_url(dev: StackProcess) -> str:
+    return dev.address("postgres").replace("postgres@", "postgres:password@")

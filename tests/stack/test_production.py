@@ -140,7 +140,7 @@ def in_profile(compose: dict[str, Any], *profiles: str) -> set[str]:
 
 def test_the_profiles_are_the_stack_s(compose: dict[str, Any]) -> None:
     default = {"server", "envoy", "keys"}
-    sync = {"postgres", "prepare", "stream-to-postgres", "postgres-to-stream", "monitor"}
+    sync = {"postgres", "prepare", "sync", "monitor"}
     assert in_profile(compose) == default
     assert in_profile(compose, "sync") == default | sync
     assert in_profile(compose, "dev") == default | sync | {"heartbeat", "adminer", "shapes"}

@@ -6,12 +6,8 @@ One stack of the dev profile serves all of it; every test uses keys of its own.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,35 +17,15 @@ import pytest
 
 from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.slots import Slot
-from headrace.stack.ports import is_free
 from headrace.stack.stack import live_health
 from headrace.testing.events import open_events
 from headrace.testing.following import metric
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
+from tests.stack.helpers import JSON, event, read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.sync]
-JSON = {"Content-Type": "application/json"}
 SYNC_SECS = 120.0  # Spark's first batch on a machine that does much else
-KILL_SECS = float(os.environ.get("HEADRACE_KILL_SECS", "10"))
-KILL_PAUSE_SECS = 3.0
-
-
-@pytest.fixture(scope="module")
-def dev() -> Iterator[StackProcess]:
-    # Not pytest's directory: as root, Postgres runs as another account, which may not enter it.
-    home = Path(tempfile.mkdtemp(prefix="headrace-stack-"))
-    home.chmod(0o755)
-    try:
-        with StackProcess(home / "state", "dev") as running:
-            record = running.record
-            yield running
-        identities = [part.identity for part in record.parts]
-        ports = [httpx.URL(part.address).port for part in record.parts if part.address]
-        assert not [i for i in identities if i is not None and i.is_alive]
-        assert all(is_free(port) for port in ports if port is not None)
-    finally:
-        shutil.rmtree(home)
 
 
 @pytest.fixture
@@ -57,11 +33,6 @@ def signed(dev: StackProcess) -> Iterator[httpx.Client]:
     url, headers = dev.address("envoy"), {**JSON, **dev.authorization()}
     with httpx.Client(base_url=url, timeout=DEADLINE_SECS, headers=headers) as client:
         yield client
-
-
-@pytest.fixture
-def postgres_url(dev: StackProcess) -> str:
-    return dev.address("postgres").replace("postgres@", "postgres:password@")
 
 
 @pytest.fixture
@@ -76,26 +47,8 @@ def session(signed: httpx.Client, stream: str) -> str:
     return stream
 
 
-def event(key: str, kind: str = "message", operation: str = "set", **value: Any) -> dict[str, Any]:
-    return {"key": key, "type": kind, "operation": operation, "value": value}
-
-
 def stamp(producer: str, seq: int) -> dict[str, str]:
     return {"Producer-Id": producer, "Producer-Epoch": "0", "Producer-Seq": str(seq)}
-
-
-def items_in_stream(client: httpx.Client) -> list[dict[str, Any]]:
-    """Everything in pg-items."""
-    found: list[dict[str, Any]] = []
-    offset = "-1"
-    while True:
-        answer = client.get("/v1/stream/pg-items", params={"offset": offset})
-        if answer.status_code != 200:
-            return found
-        found += answer.json()
-        offset = answer.headers["stream-next-offset"]
-        if "stream-up-to-date" in answer.headers:
-            return found
 
 
 # --- the session itself ---
@@ -151,7 +104,7 @@ def wait_for_item(signed: httpx.Client, title: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
 
     def arrived() -> bool:
-        found[:] = [row for row in items_in_stream(signed) if row["title"] == title]
+        found[:] = [row for row in read_all(signed, "pg-items") if row["title"] == title]
         return bool(found)
 
     eventually(arrived, f"{title} is in pg-items", SYNC_SECS)
@@ -248,7 +201,7 @@ def test_the_heartbeat_is_on_both_sides(signed: httpx.Client, db: psycopg.Connec
         SYNC_SECS,
     )
     eventually(
-        lambda: any(row["title"].startswith("heartbeat") for row in items_in_stream(signed)),
+        lambda: any(row["title"].startswith("heartbeat") for row in read_all(signed, "pg-items")),
         "in pg-items",
         SYNC_SECS,
     )

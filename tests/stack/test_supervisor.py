@@ -150,8 +150,8 @@ def test_what_an_earlier_run_reported_says_nothing_about_the_next(
     part = Part(
         "quiet",
         (sys.executable, "-c", SLEEP),
-        health=Health("pipeline", str(report)),
-        report=report,
+        health=Health("pipelines", str(report)),
+        reports=(report,),
     )
     runs.append(Run(tmp_path / "state", [part]))
     eventually(lambda: runs[0].pid("quiet") is not None, "it runs")

@@ -16,7 +16,9 @@ from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.spark.pipelines.base import ConfigFile
     from headrace.spark.pipelines.progress import Progress
+    from headrace.spark.pipelines.runner import Work
 
 app = typer.Typer(
     name="pipeline",
@@ -24,7 +26,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-NameArgument = Annotated[str, typer.Argument(help="One of `headrace pipeline list`.")]
+NamesArgument = Annotated[
+    list[str], typer.Argument(metavar="NAME...", help="Of those in `headrace pipeline list`.")
+]
 StateOption = Annotated[
     Path, typer.Option("--state", metavar="DIR", help="Where checkpoints and progress are kept.")
 ]
@@ -33,7 +37,7 @@ _STATE = Path("data/pipelines")
 
 @app.command()
 def run(
-    name: NameArgument,
+    names: NamesArgument,
     once: Annotated[
         bool, typer.Option("--once/--continuous", help="Stop when caught up, or go on for ever.")
     ] = False,
@@ -45,32 +49,37 @@ def run(
     ] = None,
     state: StateOption = _STATE,
 ) -> None:
-    """Run a pipeline until it has caught up or is told to stop. Exit code 1 if it failed."""
+    """Run pipelines until they have caught up or are told to stop. Exit code 1 if one failed.
+
+    Several share one Java machine; one of them that fails begins again while the others go on.
+    """
     _need_spark()
+    from headrace.spark.pipelines.base import ConfigError, ConfigFile
+    from headrace.spark.pipelines.runner import run_pipelines
+
+    try:
+        file = ConfigFile.read(config)
+        works = [_work(name, file, state, once=once) for name in dict.fromkeys(names)]
+    except ConfigError as error:
+        fail(str(error), EXIT_REFUSED)
+    watch = _bar() if sys.stderr.isatty() and len(works) == 1 else _quiet
+    ended = run_pipelines(works, master=master, spark_conf=file.spark, watch=watch)
+    failed = [f"{p.pipeline} failed: {p.last_error}" for p in ended if p.last_error]
+    if failed:
+        fail("\n".join(failed), EXIT_FAILED)
+    for progress in ended:
+        typer.echo(f"{progress.pipeline} stopped after {progress.rows} rows.", err=True)
+
+
+def _work(name: str, file: ConfigFile, state: Path, *, once: bool) -> Work:
     from headrace.spark.pipelines import names, pipeline
-    from headrace.spark.pipelines.base import ConfigError, ConfigFile, Run
-    from headrace.spark.pipelines.runner import run_pipeline
+    from headrace.spark.pipelines.base import Run
+    from headrace.spark.pipelines.runner import Work
 
     if name not in names():
         fail(f"there is no pipeline {name!r}; there are {', '.join(names())}.", EXIT_REFUSED)
     chosen = pipeline(name)
-    try:
-        file = ConfigFile.read(config)
-        settings = file.of(chosen)
-    except ConfigError as error:
-        fail(str(error), EXIT_REFUSED)
-    with_bar = _bar() if sys.stderr.isatty() else _quiet
-    progress = run_pipeline(
-        chosen,
-        settings,
-        Run(once, state / name),
-        master=master,
-        spark_conf=file.spark,
-        watch=with_bar,
-    )
-    if progress.last_error:
-        fail(f"{name} failed: {progress.last_error}", EXIT_FAILED)
-    typer.echo(f"{name} stopped after {progress.rows} rows.", err=True)
+    return Work(chosen, file.of(chosen), Run(once, state / name))
 
 
 @app.command("list")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -23,8 +25,8 @@ def check(health: Health, timeout_secs: float = HEALTH_TIMEOUT_SECS) -> str:
         return _http(health.target, timeout_secs)
     if health.kind == "tcp":
         return _tcp(health.target, timeout_secs)
-    if health.kind == "pipeline":
-        return _pipeline(Path(health.target))
+    if health.kind == "pipelines":
+        return _pipelines([Path(report) for report in health.target.split(os.pathsep)])
     assert health.kind == "postgres", health.kind
     return _postgres(health.target, timeout_secs)
 
@@ -55,6 +57,11 @@ def _postgres(url: str, timeout_secs: float) -> str:
     except psycopg.Error as error:
         return f"does not answer: {str(error).splitlines()[0] if str(error) else error!r}"
     return OK
+
+
+def _pipelines(reports: Sequence[Path]) -> str:
+    answers = ((report.parent.name, _pipeline(report)) for report in reports)
+    return "; ".join(f"{name} {answer}" for name, answer in answers if answer != OK) or OK
 
 
 def _pipeline(progress: Path) -> str:

@@ -17,8 +17,8 @@ class Health:
     """How to ask a part whether it is well.
 
     `http` wants 200 from a URL, `tcp` wants a connection to host:port, `postgres` wants an answer
-    to a query, `pipeline` wants a recent word of progress in a file, `process` is content with a
-    live process.
+    to a query, `pipelines` wants a recent word of progress in each of some files, `process` is
+    content with a live process.
     """
 
     kind: str
@@ -45,4 +45,4 @@ class Part:
     oneshot: bool = False  # runs once; 0 is success, and what needs it waits for that
     user: tuple[int, int] | None = None  # uid and gid, where it must not run as root
     cwd: Path | None = None
-    report: Path | None = None  # what the part writes about itself; an earlier run's says nothing
+    reports: tuple[Path, ...] = ()  # what it writes about itself; an earlier run's say nothing

@@ -128,8 +128,8 @@ class Supervisor:
         part = supervised.part
         env = {**os.environ, **part.env, MARK: self._record.mark}
         user, group = part.user or (None, None)
-        if part.report is not None:
-            part.report.unlink(missing_ok=True)
+        for report in part.reports:
+            report.unlink(missing_ok=True)
         with self._state.log(part.name).open("ab") as log:
             process = subprocess.Popen(
                 part.argv,

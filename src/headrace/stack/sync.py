@@ -35,8 +35,7 @@ class Database:
 def sync_parts(state: StateDirectory, database: Database, ports: Ports, server: str) -> list[Part]:
     env = _environment(database, server)
     parts = [] if database.part is None else [database.part]
-    pipelines = [_pipeline(name, state, env) for name in PIPELINES]
-    return [*parts, _prepare(env), *pipelines, _monitor(ports, env)]
+    return [*parts, _prepare(env), _sync(state, env), _monitor(ports, env)]
 
 
 def dev_parts(state: StateDirectory, database: Database, ports: Ports, server: str) -> list[Part]:
@@ -93,16 +92,18 @@ def _prepare(env: dict[str, str]) -> Part:
     )
 
 
-def _pipeline(name: str, state: StateDirectory, env: dict[str, str]) -> Part:
-    progress = state.path / "pipelines" / name / "progress.json"
+def _sync(state: StateDirectory, env: dict[str, str]) -> Part:
+    """Both directions in one process: a second Java machine would double the time to start."""
+    home = state.path / "pipelines"
+    reports = tuple(home / name / "progress.json" for name in PIPELINES)
     return Part(
-        name=name,
-        argv=(*HEADRACE, "pipeline", "run", name, "--state", str(state.path / "pipelines")),
+        name="sync",
+        argv=(*HEADRACE, "pipeline", "run", *PIPELINES, "--state", str(home)),
         env=env,
         needs=("prepare", "server"),
-        health=Health("pipeline", str(progress)),
-        report=progress,
-        note="Spark",
+        health=Health("pipelines", os.pathsep.join(map(str, reports))),
+        reports=reports,
+        note="Spark: " + ", ".join(PIPELINES),
         stop_secs=PIPELINE_STOP_SECS,
     )
 

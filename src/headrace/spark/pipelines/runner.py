@@ -1,7 +1,9 @@
-"""Running a pipeline as a process: a session, a query, its progress, and an end that is clean.
+"""Running pipelines as a process: a session, a query each, their progress, and a clean end.
 
 SIGTERM and SIGINT end it after the running batch's work is either done or safe to repeat; the next
-start goes on from the checkpoint.
+start goes on from the checkpoint. Several pipelines may share the process: a Java machine costs
+more to start and to keep than a query. One that fails then begins again after a pause, and the
+others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -9,20 +11,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.pipelines.base import ConfigFile, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
 from headrace.spark.session import build_session
 
-_REPORT_SECS = 1
+_REPORT_SECS = 1.0
+_FIRST_PAUSE_SECS = 1.0
+_LAST_PAUSE_SECS = 30.0
 _ERROR_CHARS_MAX = 2000
 
 Watcher = Callable[[Progress], None]
@@ -38,40 +45,116 @@ def run_pipeline(
     watch: Watcher = lambda progress: None,
 ) -> Progress:
     """Run until it ends, fails, or is told to stop. Its last progress says which."""
-    run.state_dir.mkdir(parents=True, exist_ok=True)
-    progress = Progress(pipeline.name, os.getpid(), started_at=time.time(), updated_at=time.time())
-    progress.write(run.state_dir)
-    stopping = _stop_on_signals()
-    session = build_session(f"headrace {pipeline.name}", master=master, conf=spark_conf)
-    try:
-        query = pipeline.start(session, config, run)
-        progress.state = RUNNING
-        _follow(query, Meter(progress, time.time()), run.state_dir, stopping, watch)
-        progress.state = STOPPED
-    except Exception as error:
-        progress.state, progress.last_error = FAILED, explain(error)
-    finally:
-        progress.updated_at = time.time()
-        progress.write(run.state_dir)
-        session.stop()
+    (progress,) = run_pipelines(
+        [Work(pipeline, config, run)], master=master, spark_conf=spark_conf, watch=watch
+    )
     return progress
 
 
-def _follow(
-    query: StreamingQuery,
-    meter: Meter,
-    state_dir: Path,
-    stopping: threading.Event,
-    watch: Watcher,
-) -> None:
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(_REPORT_SECS))
-        _report(query, meter)
-        meter.progress.write(state_dir)
-        watch(meter.progress)
-        if stopping.is_set() and not ended:
+def run_pipelines(
+    works: Sequence[Work],
+    *,
+    master: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    watch: Watcher = lambda progress: None,
+) -> list[Progress]:
+    """Run all of them in one session until each has ended or they are told to stop."""
+    stopping = _stop_on_signals()
+    begun = [Begun(work, may_begin_again=len(works) > 1 and not work.run.once) for work in works]
+    title = " ".join(work.pipeline.name for work in works)
+    session = build_session(f"headrace {title}", master=master, conf=spark_conf)
+    try:
+        run_all(session, begun, stopping, watch)
+    finally:
+        for each in begun:
+            each.write()
+        session.stop()
+    return [each.progress for each in begun]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A pipeline with what it is told."""
+
+    pipeline: Pipeline
+    config: PipelineConfig
+    run: Run
+
+
+class Begun:
+    """One pipeline of this process: its query while there is one, and what is known of it."""
+
+    def __init__(self, work: Work, *, may_begin_again: bool) -> None:
+        self._work = work
+        self._may_begin_again = may_begin_again
+        self._query: StreamingQuery | None = None
+        self._failures = 0
+        self._next_at = 0.0
+        self.is_over = False
+        now = time.time()
+        self.progress = Progress(work.pipeline.name, os.getpid(), started_at=now, updated_at=now)
+        self._meter = Meter(self.progress, now)
+        work.run.state_dir.mkdir(parents=True, exist_ok=True)
+        self.write()
+
+    def write(self) -> None:
+        self.progress.write(self._work.run.state_dir)
+
+    def look(self, session: SparkSession, wait_secs: float, stopping: threading.Event) -> None:
+        """Go on: begin if it is time, else wait for the query a little and note how it does."""
+        try:
+            if self._query is not None:
+                self._follow(self._query, wait_secs, stopping)
+            elif stopping.is_set():
+                self.is_over = True
+            elif time.monotonic() >= self._next_at:
+                self._query = self._work.pipeline.start(session, self._work.config, self._work.run)
+                self.progress.state, self.progress.last_error = RUNNING, None
+            else:
+                stopping.wait(wait_secs)
+        except Exception as error:
+            self._failed(error, session)
+        self.progress.updated_at = time.time()
+        self.write()
+
+    def _follow(self, query: StreamingQuery, wait_secs: float, stopping: threading.Event) -> None:
+        has_ended = bool(query.awaitTermination(wait_secs))  # type: ignore[arg-type]
+        _report(query, self._meter)
+        if has_ended:
+            self.progress.state, self.is_over = STOPPED, True
+        elif stopping.is_set():
             query.stop()
+
+    def _failed(self, error: Exception, session: SparkSession) -> None:
+        self._query = None
+        self.progress.state, self.progress.last_error = FAILED, explain(error)
+        if not self._may_begin_again or not _has_java(session):
+            self.is_over = True
+            return
+        pause = min(_FIRST_PAUSE_SECS * 2**self._failures, _LAST_PAUSE_SECS)
+        self._failures += 1
+        self._next_at = time.monotonic() + pause
+        sentence = f"{self.progress.pipeline} failed and begins again in {pause:g} s: "
+        print(sentence + self.progress.last_error, file=sys.stderr, flush=True)
+
+
+def run_all(
+    session: SparkSession, begun: Sequence[Begun], stopping: threading.Event, watch: Watcher
+) -> None:
+    while left := [each for each in begun if not each.is_over]:
+        for each in left:
+            each.look(session, _REPORT_SECS / len(left), stopping)
+            watch(each.progress)
+        if any(each.is_over and each.progress.last_error for each in begun):
+            stopping.set()
+
+
+def _has_java(session: SparkSession) -> bool:
+    """Whether the session's Java machine still answers; without it nothing can begin again."""
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
 
 
 def _report(query: StreamingQuery, meter: Meter) -> None:
@@ -99,7 +182,7 @@ def explain(error: BaseException) -> str:
     """The sentence a person needs out of Spark's pages of trace: the innermost Python error."""
     text = str(error)
     if not isinstance(error, StreamingQueryException) and "Traceback" not in text:
-        return text[:_ERROR_CHARS_MAX]
+        return (text or repr(error))[:_ERROR_CHARS_MAX]
     lines = [line.strip() for line in text.splitlines()]
     raised = [
         line
@@ -114,7 +197,6 @@ def explain(error: BaseException) -> str:
 def main(pipeline: Pipeline) -> None:
     """The entry of a module that is given to spark-submit: `--config FILE --once --state DIR`."""
     import argparse
-    import sys
 
     parser = argparse.ArgumentParser(description=pipeline.summary)
     parser.add_argument("--config", type=Path)
