@@ -6,6 +6,7 @@ provide an Exchange; neither knows the protocol, and no handler knows a socket.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -22,6 +23,19 @@ class Client(NamedTuple):
     mount: str = ""
 
 
+class Kin:
+    """What requests with the same head share.
+
+    `again` answers one of them without looking at its head, but for Producer-Seq; it raises
+    StreamNotFound or StreamDeleted, having done nothing, where the head must be looked at.
+    """
+
+    __slots__ = ("again",)
+
+    def __init__(self) -> None:
+        self.again: Callable[[Request, Exchange], None] | None = None
+
+
 class Request(msgspec.Struct, gc=False):
     """A complete request; `http_11` and what follows concern the connection it came on."""
 
@@ -35,6 +49,7 @@ class Request(msgspec.Struct, gc=False):
     keep_alive: bool = True
     reserved_bytes: int = 0
     operation: str = "other"
+    kin: Kin | None = None
 
 
 class Frame:

@@ -25,6 +25,7 @@ from headrace.errors import (
 from headrace.http.exchange import Client, Request
 from headrace.http.masthead import Masthead
 from headrace.http.origin import HOST
+from headrace.http.repeats import HeadPattern, pattern_of
 from headrace.protocol.headers import Headers
 
 _ONCE: Final = frozenset(
@@ -81,6 +82,7 @@ class RequestReader:
 
     __slots__ = (
         "_announced_bytes",
+        "_begun",
         "_body",
         "_body_bytes",
         "_budget",
@@ -95,6 +97,7 @@ class RequestReader:
         "_masthead",
         "_parser",
         "_parts",
+        "_pattern",
         "_repeats",
         "_reserved_bytes",
         "_trailer_bytes",
@@ -121,6 +124,8 @@ class RequestReader:
         self._reserved_bytes = 0
         self._feed_bytes = 0
         self._upgrading = False
+        self._begun = False
+        self._pattern: HeadPattern | None = None
         self.ready: deque[Request] = deque()
         self.refusal: HeadraceError | None = None
         self.expects_continue = False
@@ -154,6 +159,28 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         if self.refusal is not None:
             return
+        if self._begun:
+            self._parse(data)
+            return
+        pattern = self._pattern
+        request = None if pattern is None else pattern.match(data)
+        if request is not None:
+            self.ready.append(request)
+        else:
+            self._parse_first(data)
+
+    def _parse_first(self, data: bytes) -> None:
+        """What begins with a request; if it is one whole append, more like it may follow."""
+        count = len(self.ready)
+        self._parse(data)
+        if self._begun or self.refusal is not None or len(self.ready) != count + 1:
+            return
+        request = self.ready[-1]
+        if data.startswith(b"POST ") and request.keep_alive:
+            body_bytes_max = min(SMALL_BODY_BYTES, self._limits.body_bytes_max)
+            self._pattern = pattern_of(data, request, body_bytes_max)
+
+    def _parse(self, data: bytes) -> None:
         self._feed_bytes = len(data)
         self._fed_bytes += len(data)
         try:
@@ -173,8 +200,9 @@ class RequestReader:
                 head += b"%b: %b\r\n" % (name, value)
         self._upgrading = False
         self._parser = httptools.HttpRequestParser(self)
+        self._begun = False
         self._begin()
-        self.feed(head + b"\r\n" + rest)
+        self._parse(head + b"\r\n" + rest)
 
     def _check_progress(self) -> None:
         """A request is under way: its head, and then its body, must come in time and in bounds."""
@@ -203,6 +231,9 @@ class RequestReader:
         self.ready.clear()
 
     # -- called by the parser --------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._begun = True
 
     def on_url(self, url: bytes) -> None:
         url = self._url = self._url + url
@@ -305,6 +336,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         if self._upgrading:
             return
+        self._begun = False
         parser, url = self._parser, self._url
         request = Request(
             parser.get_method(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from headrace.engine.bounded import read_bounded
 from headrace.engine.creation import CreateOutcome
@@ -21,7 +22,15 @@ from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_res
 from headrace.http.surfaces import Surface
 from headrace.protocol import caching, responses
 from headrace.protocol.offsets import NOW
-from headrace.protocol.requests import Live, Read, parse_append, parse_create, parse_read
+from headrace.protocol.requests import (
+    Append,
+    Live,
+    Read,
+    append_like,
+    parse_append,
+    parse_create,
+    parse_read,
+)
 from headrace.protocol.responses import Response, append_answer
 
 METHODS = "GET, POST, PUT, DELETE, HEAD, OPTIONS"
@@ -71,8 +80,19 @@ class StreamRoutes:
 
     def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "append"
-        stream = self._engine.find(self._name(path))
+        name = self._name(path)
+        stream = self._engine.find(name)
         command = parse_append(request.headers, request.body)
+        if request.kin is not None and command.body:
+            model = append_like(command, request.headers, b"")
+            request.kin.again = partial(self._append_again, name, model)
+        respond = exchange.respond
+        self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
+
+    def _append_again(self, name: str, model: Append, request: Request, exchange: Exchange) -> None:
+        request.operation = "append"
+        stream = self._engine.find(name)
+        command = append_like(model, request.headers, request.body)
         respond = exchange.respond
         self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
 

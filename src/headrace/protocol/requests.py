@@ -96,6 +96,15 @@ def parse_append(headers: Headers, body: bytes) -> Append:
     return Append(body, parse_content_type(content_type), close, stream_seq, producer)
 
 
+def append_like(model: Append, headers: Headers, body: bytes) -> Append:
+    """The append of a request whose head differs from that of `model` in Producer-Seq alone."""
+    producer = model.producer
+    if producer is not None:
+        seq = parse_integer("Producer-Seq", headers[b"producer-seq"])
+        producer = ProducerHeaders(producer.id, producer.epoch, seq)
+    return Append(body, model.content_type, model.close, model.stream_seq, producer)
+
+
 def _parse_producer(headers: Headers) -> ProducerHeaders:
     producer_id = headers.get(b"producer-id")
     epoch, seq = headers.get(b"producer-epoch"), headers.get(b"producer-seq")
