@@ -46,7 +46,7 @@ class HeadPattern:
     def __init__(self, head: bytes, model: Request, gaps: list[_Gap], body_bytes_max: int) -> None:
         first, last = gaps[0], gaps[-1]
         self._before = head[: first.start]
-        self._between = head[first.end : last.start]
+        self._between = b"" if last is first else head[first.end : last.start]
         self._after = head[last.end :]
         self._first = first.name
         self._second = None if last is first else last.name
@@ -64,8 +64,7 @@ class HeadPattern:
             return None
         start = len(before)
         end = data.find(b"\r", start, start + _DIGITS_MAX + 1)
-        value = data[start:end]
-        if end < 0 or not value.isdigit():
+        if end < 0 or not (value := data[start:end]).isdigit():
             return None
         headers: Headers = self._headers.copy()
         headers[self._first] = value
@@ -76,16 +75,15 @@ class HeadPattern:
                 return None
             start = end + len(between)
             end = data.find(b"\r", start, start + _DIGITS_MAX + 1)
-            value = data[start:end]
-            if end < 0 or not value.isdigit():
+            if end < 0 or not (value := data[start:end]).isdigit():
                 return None
             headers[second] = value
         after = self._after
+        if not data.startswith(after, end):
+            return None
         body = data[end + len(after) :]
         size = len(body)
-        if not data.startswith(after, end) or int(headers[_LENGTH]) != size:
-            return None
-        if not 0 < size <= self._body_bytes_max:
+        if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:
             return None
         request = Request(self._method, self._target, headers, body, self._client, monotonic())
         request.kin = self._kin
