@@ -25,7 +25,7 @@ from headrace.errors import (
 from headrace.http.exchange import Client, Request
 from headrace.http.masthead import Masthead
 from headrace.http.origin import HOST
-from headrace.http.repeats import HeadPattern, pattern_of
+from headrace.http.repeats import Repeats
 from headrace.protocol.headers import Headers
 
 _ONCE: Final = frozenset(
@@ -97,7 +97,7 @@ class RequestReader:
         "_masthead",
         "_parser",
         "_parts",
-        "_pattern",
+        "_repeated_fields",
         "_repeats",
         "_reserved_bytes",
         "_trailer_bytes",
@@ -125,7 +125,7 @@ class RequestReader:
         self._feed_bytes = 0
         self._upgrading = False
         self._begun = False
-        self._pattern: HeadPattern | None = None
+        self._repeats = Repeats(min(SMALL_BODY_BYTES, limits.body_bytes_max))
         self.ready: deque[Request] = deque()
         self.refusal: HeadraceError | None = None
         self.expects_continue = False
@@ -141,7 +141,7 @@ class RequestReader:
         self._head_done = False
         self._parts: bytearray | None = None
         self._fed_bytes = self._body_bytes = self._announced_bytes = 0
-        self._repeats = self._trailer_bytes = 0
+        self._repeated_fields = self._trailer_bytes = 0
         self.deadline = NEVER
 
     @property
@@ -162,8 +162,7 @@ class RequestReader:
         if self._begun:
             self._parse(data)
             return
-        pattern = self._pattern
-        request = None if pattern is None else pattern.match(data)
+        request = self._repeats.match(data)
         if request is not None:
             self.ready.append(request)
         else:
@@ -175,10 +174,8 @@ class RequestReader:
         self._parse(data)
         if self._begun or self.refusal is not None or len(self.ready) != count + 1:
             return
-        request = self.ready[-1]
-        if data.startswith(b"POST ") and request.keep_alive:
-            body_bytes_max = min(SMALL_BODY_BYTES, self._limits.body_bytes_max)
-            self._pattern = pattern_of(data, request, body_bytes_max)
+        if data.startswith(b"POST "):
+            self._repeats.learn(data, self.ready[-1])
 
     def _parse(self, data: bytes) -> None:
         self._feed_bytes = len(data)
@@ -259,13 +256,13 @@ class RequestReader:
         if name in _ONCE:
             self._refuse(MalformedHttp(f"The header {name.decode('latin-1')} stands twice."))
         self._headers[name] += b", " + value
-        self._repeats += 1
+        self._repeated_fields += 1
 
     def on_headers_complete(self) -> None:
         self._head_done = True
         headers = self._headers
         limits = self._limits
-        if len(headers) + self._repeats > limits.header_count_max:
+        if len(headers) + self._repeated_fields > limits.header_count_max:
             self._refuse(HeadersTooLarge(f"{limits.header_count_max} fields"))
         if self._feed_bytes > limits.header_bytes_max or self._fed_bytes > limits.header_bytes_max:
             self._check_head_size(limits.header_bytes_max)

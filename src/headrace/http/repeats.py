@@ -1,7 +1,7 @@
-"""Requests like the one before: found by comparing bytes, without parsing them again.
+"""Appends like the one before: found by comparing bytes, without parsing them again.
 
 A writer sends the same head over and over; only the values of Producer-Seq and Content-Length
-move on. A `HeadPattern` is made from a request that was parsed and checked in full. Whatever
+move on. What is remembered comes from a request that was parsed and checked in full. Whatever
 matches it is that head byte for byte, but for the digits of those two fields, so every check of
 the parser and the reader holds for it too.
 """
@@ -14,91 +14,97 @@ from headrace.clock import monotonic
 from headrace.http.exchange import Kin, Request
 from headrace.protocol.headers import Headers
 
-_HEAD_BYTES_MAX: Final = 2048  # what a pattern may cost an idle connection
+_HEAD_BYTES_MAX: Final = 2048  # what the memory of a head may cost an idle connection
 _DIGITS_MAX: Final = 16
+_ATTEMPTS: Final = 16  # heads remembered in vain, one after another, before a client is left alone
 _LENGTH: Final = b"content-length"
 _SEQ: Final = b"producer-seq"
 
 
 class _Gap(NamedTuple):
-    """Where the digits of a field stand."""
+    """Where the digits of a field stand in a head."""
 
     start: int
     end: int
     name: bytes
 
 
-class HeadPattern:
+class Repeats:
+    """The last append of a connection, and what is like it."""
+
     __slots__ = (
         "_after",
+        "_attempts",
         "_before",
         "_between",
         "_body_bytes_max",
-        "_client",
         "_first",
-        "_headers",
         "_kin",
-        "_method",
+        "_model",
         "_second",
-        "_target",
     )
 
-    def __init__(self, head: bytes, model: Request, gaps: list[_Gap], body_bytes_max: int) -> None:
-        first, last = gaps[0], gaps[-1]
-        self._before = head[: first.start]
-        self._between = b"" if last is first else head[first.end : last.start]
-        self._after = head[last.end :]
-        self._first = first.name
-        self._second = None if last is first else last.name
-        self._method = model.method
-        self._target = model.target
-        self._headers = model.headers
-        self._client = model.client
+    def __init__(self, body_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max
-        self._kin = model.kin = Kin()
+        self._attempts = _ATTEMPTS
+        self._model: Request | None = None
+        self._kin: Kin | None = None
+        # The head in three pieces, and the fields whose digits stand between them.
+        self._before = self._between = self._after = b""
+        self._first = _LENGTH
+        self._second: bytes | None = None
 
     def match(self, data: bytes) -> Request | None:
-        """The request that `data` is, if it is one like this, whole and with nothing behind it."""
-        before = self._before
-        if not data.startswith(before):
+        """The append that `data` is, if it is like the last, whole and with nothing behind it."""
+        model = self._model
+        if model is None or not data.startswith(self._before):
             return None
-        start = len(before)
+        start = len(self._before)
         end = data.find(b"\r", start, start + _DIGITS_MAX + 1)
         if end < 0 or not (value := data[start:end]).isdigit():
             return None
-        headers: Headers = self._headers.copy()
+        headers: Headers = model.headers.copy()
         headers[self._first] = value
         second = self._second
         if second is not None:
-            between = self._between
-            if not data.startswith(between, end):
+            if not data.startswith(self._between, end):
                 return None
-            start = end + len(between)
+            start = end + len(self._between)
             end = data.find(b"\r", start, start + _DIGITS_MAX + 1)
             if end < 0 or not (value := data[start:end]).isdigit():
                 return None
             headers[second] = value
-        after = self._after
-        if not data.startswith(after, end):
+        if not data.startswith(self._after, end):
             return None
-        body = data[end + len(after) :]
+        body = data[end + len(self._after) :]
         size = len(body)
         if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:
             return None
-        request = Request(self._method, self._target, headers, body, self._client, monotonic())
+        self._attempts = _ATTEMPTS
+        request = Request(model.method, model.target, headers, body, model.client, monotonic())
         request.kin = self._kin
         return request
 
-
-def pattern_of(data: bytes, model: Request, body_bytes_max: int) -> HeadPattern | None:
-    """A pattern for requests like `model`, which came as `data`, if they carry a length."""
-    head = data[: data.find(b"\r\n\r\n") + 4]
-    length = _gap(head, model.headers, _LENGTH)
-    if length is None or len(head) > _HEAD_BYTES_MAX:
-        return None
-    seq = _gap(head, model.headers, _SEQ)
-    gaps = [length] if seq is None else sorted((length, seq))
-    return HeadPattern(head, model, gaps, body_bytes_max)
+    def learn(self, data: bytes, request: Request) -> None:
+        """`data` was parsed, and was nothing but `request`: expect more like it."""
+        self._model = None
+        if self._attempts == 0 or not request.keep_alive:
+            return
+        self._attempts -= 1
+        head = data[: data.find(b"\r\n\r\n") + 4]
+        length = _gap(head, request.headers, _LENGTH)
+        if length is None or len(head) > _HEAD_BYTES_MAX:
+            return
+        seq = _gap(head, request.headers, _SEQ)
+        first = length if seq is None else min(length, seq)
+        last = length if seq is None else max(length, seq)
+        self._before, self._after = head[: first.start], head[last.end :]
+        self._between = b"" if seq is None else head[first.end : last.start]
+        self._first, self._second = first.name, None if seq is None else last.name
+        self._kin = request.kin = Kin()
+        self._model = Request(
+            request.method, request.target, request.headers, b"", request.client, 0.0
+        )
 
 
 def _gap(head: bytes, headers: Headers, name: bytes) -> _Gap | None:
