@@ -168,7 +168,10 @@ class AsyncStream:
         return (await self.read_bytes(offset)).decode("utf-8", "replace")
 
     async def read_json(self, offset: str = BEGINNING) -> list[Any]:
-        return [value async for value in self.read(offset).json()]
+        values: list[Any] = []
+        async for batch in self.read(offset).batches():
+            values += batch.items
+        return values
 
 
 class AsyncReader(Place):

@@ -44,7 +44,15 @@ class AsyncProducer:
 
     async def append(self, data: bytes | str) -> None:
         """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
-        message = encode_data(data)
+        await self._take(encode_data(data))
+
+    async def append_json(self, value: Any) -> None:
+        """Take one value as one message."""
+        message = encode_value(value)
+        self._outbox.has_values = True
+        await self._take(message)
+
+    async def _take(self, message: bytes) -> None:
         self._check()
         while not self._outbox.has_room(len(message)):
             async with self._change:
@@ -53,12 +61,9 @@ class AsyncProducer:
         if self._outbox.add(message, time.monotonic()):
             async with self._change:
                 self._wake()
-
-    async def append_json(self, value: Any) -> None:
-        """Take one value as one message."""
-        message = encode_value(value)
-        self._outbox.has_values = True
-        await self.append(message)
+            if not self._outbox.is_gathering:
+                # A batch is full: let it go now, rather than when the buffer is.
+                await asyncio.sleep(0)
 
     async def flush(self) -> None:
         """Send what is gathered and wait until everything is in the stream."""
@@ -103,7 +108,8 @@ class AsyncProducer:
         return last.result
 
     def _check(self) -> None:
-        self._raise_failure()
+        if self._outbox.error is not None:
+            raise self._outbox.error
         if self._closed is not None:
             raise StreamClosed(self._handle.target.url, self._closed.next_offset or "")
         if self._detached:

@@ -32,7 +32,8 @@ class Producer:
         self._driver = driver
         self._handle = handle
         self._outbox = Outbox(producer_id, options, int(time.time() * 1000))
-        self._change = threading.Condition()
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
         self._line = Line()
         self._idle = 0
@@ -49,20 +50,24 @@ class Producer:
 
     def append(self, data: bytes | str) -> None:
         """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
-        message = encode_data(data)
-        with self._change:
-            self._check()
-            while not self._outbox.has_room(len(message)):
-                self._change.wait()
-                self._check()
-            if self._outbox.add(message, time.monotonic()):
-                self._wake()
+        self._take(encode_data(data))
 
     def append_json(self, value: Any) -> None:
         """Take one value as one message."""
         message = encode_value(value)
         self._outbox.has_values = True
-        self.append(message)
+        self._take(message)
+
+    def _take(self, message: bytes) -> None:
+        outbox = self._outbox
+        # The bare lock: a condition takes and leaves it in Python, which costs as much as the rest.
+        with self._lock:
+            self._check()
+            while not outbox.has_room(len(message)):
+                self._change.wait()
+                self._check()
+            if outbox.add(message, time.monotonic()):
+                self._wake()
 
     def flush(self, timeout_secs: float | None = None) -> None:
         """Send what is gathered and wait until everything is in the stream."""
@@ -114,7 +119,8 @@ class Producer:
     # -- below, the lock is held --------------------------------------------------------------
 
     def _check(self) -> None:
-        self._raise_failure()
+        if self._outbox.error is not None:
+            raise self._outbox.error
         if self._closed is not None:
             raise StreamClosed(self._handle.target.url, self._closed.next_offset or "")
         if self._detached:

@@ -187,7 +187,10 @@ class Stream:
         return self.read_bytes(offset).decode("utf-8", "replace")
 
     def read_json(self, offset: str = BEGINNING) -> list[Any]:
-        return list(self.read(offset).json())
+        values: list[Any] = []
+        for batch in self.read(offset).batches():
+            values += batch.items
+        return values
 
 
 class Reader(Place):
@@ -215,7 +218,8 @@ class Reader(Place):
         return (batch_of(self._reading.url, chunk) for chunk in self)
 
     def json(self) -> Iterator[Any]:
-        return (item for batch in self.batches() for item in batch.items)
+        for batch in self.batches():
+            yield from batch.items
 
     def events(self) -> Iterator[Event[Any]]:
         """Messages one by one with their place; see `Event`."""
