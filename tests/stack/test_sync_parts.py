@@ -139,6 +139,7 @@ def test_the_monitor_sees_both_directions(database: str, server: ServerProcess) 
         assert monitor.look(105.0).lags[TO_POSTGRES] == Lag(0.0, 0)
         text = metrics(found).decode()
         db.execute("select pg_drop_replication_slot(%s)", (slot,))
+    monitor.close()
     assert 'headrace_sync_lag_rows{direction="stream-to-postgres"} 2.0' in text
     assert f'headrace_slot_retained_bytes{{slot="{slot}"}}' in text
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -87,8 +88,9 @@ class Written:
     was_in: bool = False
 
 
+@cache
 def prepare(url: str) -> None:
-    """Make the ledger; once per writer, before the first batch."""
+    """Make the ledger; once per process, before the first batch."""
     with psycopg.connect(url) as connection:
         connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
         connection.execute(_SET_UP)

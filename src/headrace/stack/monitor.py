@@ -121,8 +121,12 @@ class Monitor:
         self._stream_url = f"{server_url}{stream_root}/{stream}"
         self._slot, self._table, self._stream = slot, table, stream
         self._ends = {TO_STREAM: Behind(), TO_POSTGRES: Behind()}
+        self._http = httpx.Client(timeout=5, trust_env=False)
         self._warned: set[str] = set()
         self.findings = Findings()
+
+    def close(self) -> None:
+        self._http.close()
 
     def look(self, now: float) -> Findings:
         """Look at Postgres and the server; what cannot be seen is an error of either's client."""
@@ -144,7 +148,7 @@ class Monitor:
         return found
 
     def _tail(self) -> str | None:
-        answer = httpx.head(self._stream_url, timeout=5, trust_env=False)
+        answer = self._http.head(self._stream_url)
         if answer.status_code in (404, 410):
             return None
         answer.raise_for_status()
