@@ -10,9 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.stack.ports import is_free
+from headrace.stack.stack import down
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS
+from tests.stack.helpers import assert_nothing_is_left, everything
 
 
 @pytest.fixture(scope="session")
@@ -44,12 +45,10 @@ def dev() -> Iterator[StackProcess]:
     home.chmod(0o755)
     try:
         with StackProcess(home / "state", "dev") as running:
-            record = running.record
             yield running
-        identities = [part.identity for part in record.parts]
-        ports = [httpx.URL(part.address).port for part in record.parts if part.address]
-        assert not [i for i in identities if i is not None and i.is_alive]
-        assert all(is_free(port) for port in ports if port is not None)
+            identities, ports = everything(running)
+            down(running.state)
+            assert_nothing_is_left(identities, ports)
     finally:
         shutil.rmtree(home)
 

@@ -1,14 +1,23 @@
-"""What the tests of sessions and of kills both say and read."""
+"""What the tests of the stack say, read, and expect to be gone afterwards."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from headrace.stack.ports import is_free
+from headrace.stack.processes import PROC, Identity, in_session
 from headrace.testing.following import catch_up
+from headrace.testing.stack import StackProcess
+from headrace.testing.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
+SYNC_SECS = 180.0  # Spark's first batch on a machine that does much else
 
 
 def event(key: str, kind: str = "message", operation: str = "set", **value: Any) -> dict[str, Any]:
@@ -21,3 +30,41 @@ def read_all(client: httpx.Client, stream: str) -> list[dict[str, Any]]:
     if client.head(path).status_code == 404:
         return []
     return [message for answer in catch_up(client, path) for message in answer.json()]
+
+
+def everything(stack: StackProcess) -> tuple[list[Identity], set[int]]:
+    """Every process of a running stack, children included, and every port they listen on."""
+    pids = [part.pid for part in stack.record.parts if part.pid is not None]
+    identities = [identity for pid in pids for identity in in_session(pid)]
+    return [stack.record.supervisor, *identities], listening(
+        identity.pid for identity in identities
+    )
+
+
+def listening(pids: Iterable[int]) -> set[int]:
+    """The TCP ports that these processes listen on."""
+    sockets = {name for pid in pids for name in _open_files(pid) if name.startswith("socket:")}
+    ports = set()
+    for table in ("net/tcp", "net/tcp6"):
+        for line in (PROC / table).read_text().splitlines()[1:]:
+            fields = line.split()
+            local, state, inode = fields[1], fields[3], fields[9]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                ports.add(int(local.rpartition(":")[2], 16))
+    return ports
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    with suppress(OSError):
+        for file in Path(PROC, str(pid), "fd").iterdir():
+            with suppress(OSError):
+                found.append(os.readlink(file))
+    return found
+
+
+def assert_nothing_is_left(identities: list[Identity], ports: Iterable[int]) -> None:
+    assert identities
+    assert ports
+    eventually(lambda: not any(i.is_alive for i in identities), "every process is gone")
+    eventually(lambda: all(map(is_free, ports)), "every port is free")

@@ -22,10 +22,9 @@ from headrace.testing.events import open_events
 from headrace.testing.following import metric
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
-from tests.stack.helpers import JSON, event, read_all
+from tests.stack.helpers import JSON, SYNC_SECS, event, read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.sync]
-SYNC_SECS = 120.0  # Spark's first batch on a machine that does much else
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.stack.ports import is_free
-from headrace.stack.processes import Identity
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import eventually
+from tests.stack.helpers import assert_nothing_is_left, everything
 
 pytestmark = pytest.mark.slow
 
@@ -24,21 +23,6 @@ pytestmark = pytest.mark.slow
 def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
-def everything(stack: StackProcess) -> tuple[list[Identity], list[int]]:
-    """Every process and every port of a running stack."""
-    parts = stack.record.parts
-    identities = [identity for part in parts if (identity := part.identity) is not None]
-    addresses = [httpx.URL(part.address).port for part in parts if part.address]
-    return identities, [port for port in addresses if port is not None]
-
-
-def assert_nothing_is_left(identities: list[Identity], ports: list[int]) -> None:
-    assert identities
-    assert ports
-    eventually(lambda: not any(i.is_alive for i in identities), "every process is gone")
-    eventually(lambda: all(map(is_free, ports)), "every port is free")
 
 
 def test_status_says_what_runs_where(stack: StackProcess) -> None:
@@ -85,7 +69,7 @@ def test_the_stack_survives_the_death_of_its_parts_and_of_its_supervisor(tmp_pat
             httpx.put(first.address("server") + stream, content="kept").raise_for_status()
             for part in ("server", "envoy"):
                 assert_comes_back(first, part)
-            left, _ = everything(first)
+            _, *left = everything(first)[0]
             first.send(signal.SIGKILL)
             first.wait()
             assert all(identity.is_alive for identity in left)
