@@ -2,10 +2,12 @@
 
     python -m bench.sync_latency                      at rest, then under 1,000 changes/s
     python -m bench.sync_latency --secs 5 --rate 100  a short look
+    python -m bench.sync_latency --report FILE        and as JSON
 
-Brings up the stack's sync profile on free ports, measures both directions with one change every
-100 ms, first alone and then beside a load of `--rate` changes a second in each direction, and says
-what decoding and a trigger of Spark take of it.
+Brings up the stack's sync profile on free ports and sends one change in each direction every
+`--every` seconds, first alone and then beside a load of `--rate` changes a second in each
+direction. Of the time it says what decoding takes (a slot of its own, with no Spark behind it) and
+what the steps of Spark's trigger take (from the progress of the pipelines).
 """
 
 from __future__ import annotations
@@ -13,25 +15,32 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx
 import psycopg
 
+from bench.machine import describe
 from headrace.client import Client, Reader
 from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.slots import Slot
+from headrace.spark.pipelines.progress import read_progress
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import eventually
 
-PROBE_EVERY_SECS = 0.1
 POLL_SECS = 0.002
+PAUSE_SECS = 0.1
+WARM_UP_CHANGES = 50
+PIPELINES = ("postgres-to-stream", "stream-to-postgres")
+ROOM = {"DS_LIMITS__MAX_STREAM_BYTES": str(1 << 30)}
 SETTLE_SECS = 300.0
 LOAD_BATCHES_PER_SEC = 20
 
@@ -51,37 +60,55 @@ class Probes:
     def is_complete(self) -> bool:
         return len(self.seen) == len(self.sent)
 
-    def latencies_ms(self) -> list[float]:
-        return sorted((self.seen[name] - at) * 1000 for name, at in self.sent.items())
+    def figures(self) -> dict[str, float]:
+        found = sorted(
+            (self.seen[name] - at) * 1000 for name, at in self.sent.items() if name in self.seen
+        )
+        if not found:
+            return {"probes": 0}
+        p50, p99 = (round(percentile(found, share), 1) for share in (0.5, 0.99))
+        return {"p50 ms": p50, "p99 ms": p99, "probes": len(found)}
 
 
-def percentile(sorted_values: list[float], share: float) -> float:
+@dataclass
+class Steps:
+    """What each step of a trigger took, for the batches that were looked at."""
+
+    by_batch: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, float]:
+        """The median of each step; `latestOffset` is mostly waiting for something to do."""
+        names = {name for steps in self.by_batch.values() for name in steps}
+        taken = {n: sorted(steps.get(n, 0) for steps in self.by_batch.values()) for n in names}
+        return {f"{name} ms": percentile(taken[name], 0.5) for name in sorted(names)}
+
+
+def percentile(sorted_values: Sequence[float], share: float) -> float:
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
 
 
 class Bench:
-    def __init__(self, stack: StackProcess) -> None:
+    def __init__(self, stack: StackProcess, every_secs: float) -> None:
         self._stack = stack
+        self._every_secs = every_secs
         self._postgres = stack.address("postgres").replace("postgres@", "postgres:password@")
         self._client = Client(stack.address("envoy"), token=stack.token())
         self._events = self._client.stream("session-events")
         self._stop = threading.Event()
 
-    def run(self, title: str, secs: float, rate: int) -> None:
+    def run(self, secs: float, rate: int) -> dict[str, Any]:
         to_stream, to_postgres, decoded = Probes(), Probes(), Probes()
-        watchers: list[Callable[[], None]] = [
+        steps: dict[str, Steps] = {name: Steps() for name in PIPELINES}
+        work: list[Callable[[], None]] = [
             lambda: self._watch_stream(to_stream),
             lambda: self._watch_table(to_postgres),
             lambda: self._watch_feed(decoded),
+            lambda: self._watch_triggers(steps),
         ]
-        self._stop.clear()
-        threads = [threading.Thread(target=watch, daemon=True) for watch in watchers]
         if rate:
-            loads: list[Callable[[], None]] = [
-                lambda: self._load_table(rate),
-                lambda: self._load_stream(rate),
-            ]
-            threads += [threading.Thread(target=load, daemon=True) for load in loads]
+            work += [lambda: self._load_table(rate), lambda: self._load_stream(rate)]
+        self._stop.clear()
+        threads = [threading.Thread(target=each, daemon=True) for each in work]
         for thread in threads:
             thread.start()
         self._probe(secs, to_stream, to_postgres, decoded)
@@ -90,26 +117,25 @@ class Bench:
         self._stop.set()
         for thread in threads:
             thread.join(30)
-        print(f"\n{title}")
-        _print("Postgres commit to SSE client", to_stream)
-        _print("append to Postgres row", to_postgres)
-        _print("of which: commit to decoded", decoded)
-        for name in ("postgres-to-stream", "stream-to-postgres"):
-            told = json.loads(
-                (self._stack.state.path / "pipelines" / name / "progress.json").read_text()
-            )
-            print(f"  last trigger of {name}: {told['batch_secs'] * 1000:.0f} ms")
+        found: dict[str, Any] = {
+            "Postgres commit to SSE client": to_stream.figures(),
+            "append to Postgres row": to_postgres.figures(),
+            "of which commit to decoded": decoded.figures(),
+        }
+        found |= {f"trigger of {name}": steps[name].figures() for name in PIPELINES}
+        return found
 
     def _probe(self, secs: float, to_stream: Probes, to_postgres: Probes, fed: Probes) -> None:
         deadline = time.monotonic() + secs
         with psycopg.connect(self._postgres, autocommit=True) as connection:
             while time.monotonic() < deadline:
                 name = f"probe-{uuid4()}"
+                to_stream.sent[name] = fed.sent[name] = time.monotonic()
                 connection.execute("insert into items (title) values (%s)", (name,))
                 to_stream.sent[name] = fed.sent[name] = time.monotonic()
                 to_postgres.sent[name] = time.monotonic()
                 self._events.append_json({"key": name, "type": "probe", "operation": "set"})
-                time.sleep(PROBE_EVERY_SECS)
+                time.sleep(self._every_secs)
 
     # --- watching ---
 
@@ -149,6 +175,14 @@ class Bench:
             feed.close()
             slot.drop()
 
+    def _watch_triggers(self, steps: dict[str, Steps]) -> None:
+        home = self._stack.state.path / "pipelines"
+        while not self._stop.wait(0.5):
+            for name in PIPELINES:
+                progress = read_progress(home / name)
+                if progress is not None:
+                    steps[name].by_batch[progress.batch] = progress.batch_steps_ms
+
     # --- load ---
 
     def _load_table(self, rate: int) -> None:
@@ -165,41 +199,61 @@ class Bench:
             self._events.append_json(*events)
 
 
-def _print(name: str, probes: Probes) -> None:
-    found = sorted(
-        (probes.seen[n] - at) * 1000 for n, at in probes.sent.items() if n in probes.seen
-    )
-    if not found:
-        print(f"  {name}: nothing was seen")
-        return
-    p50, p99 = percentile(found, 0.5), percentile(found, 0.99)
-    print(f"  {name}: p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(found)} probes")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--secs", type=float, default=30, help="length of each measurement")
     parser.add_argument("--rate", type=int, default=1000, help="changes a second of the load")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two probes")
+    parser.add_argument("--report", type=Path, help="write the figures here as JSON")
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     home.chmod(0o755)  # as root, Postgres runs as another account
+    report: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": describe(sys.argv),
+    }
     try:
-        with StackProcess(home / "state", "sync") as stack:
-            bench = Bench(stack)
+        # The load of a minute is more than a stream may hold unless told otherwise.
+        with StackProcess(home / "state", "sync", env=ROOM) as stack:
+            bench = Bench(stack, given.every)
             _warm_up(stack)
-            bench.run("at rest", given.secs, 0)
-            bench.run(f"beside {given.rate} changes/s each way", given.secs, given.rate)
+            for title, rate in (("at rest", 0), (f"beside {given.rate} changes/s", given.rate)):
+                report[title] = bench.run(given.secs, rate)
+                _print(title, report[title])
     finally:
         shutil.rmtree(home, ignore_errors=True)
+    if given.report is not None:
+        given.report.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+
+
+def _print(title: str, found: dict[str, Any]) -> None:
+    print(f"\n{title}")
+    for name, figures in found.items():
+        print(f"  {name}: " + ", ".join(f"{key} {value}" for key, value in figures.items()))
 
 
 def _warm_up(stack: StackProcess) -> None:
     """Spark's first batches compile and load; they are not what is measured."""
     postgres = stack.address("postgres").replace("postgres@", "postgres:password@")
+    streams = f"{stack.address('server')}/v1/stream"
     with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("insert into items (title) values ('warm')")
-    url = f"{stack.address('server')}/v1/stream/pg-items"
-    eventually(lambda: httpx.head(url).status_code == 200, "the first batch", SETTLE_SECS)
+        for _ in range(WARM_UP_CHANGES):
+            connection.execute("insert into items (title) values ('warm')")
+            httpx.post(f"{streams}/session-events", json=[{"key": "warm"}]).raise_for_status()
+            time.sleep(PAUSE_SECS)
+        query = "select count(*) from session_events"
+
+        def rows() -> int:
+            row = connection.execute(query).fetchone()
+            return row[0] if row else 0
+
+        eventually(lambda: rows() == WARM_UP_CHANGES, "the first rows", SETTLE_SECS)
+    eventually(lambda: _count(f"{streams}/pg-items") == WARM_UP_CHANGES, "messages", SETTLE_SECS)
+
+
+def _count(stream: str) -> int:
+    answer = httpx.head(stream)
+    return int(answer.headers["stream-next-offset"].split("_")[0]) if answer.is_success else 0
 
 
 if __name__ == "__main__":

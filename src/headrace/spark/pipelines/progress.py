@@ -32,6 +32,7 @@ class Progress:
     rows: int = 0
     rows_per_sec: float = 0.0
     batch_secs: float = 0.0
+    batch_steps_ms: dict[str, int] = field(default_factory=dict)  # by Spark's names for them
     lag_secs: float = 0.0
     lag_rows: int | None = None
     last_error: str | None = None
@@ -84,7 +85,9 @@ class Meter:
         now.batch = batch
         now.rows += rows
         now.rows_per_sec = round(float(report.get("processedRowsPerSecond") or 0.0), 1)
-        now.batch_secs = report.get("durationMs", {}).get("triggerExecution", 0) / 1000
+        steps = dict(report.get("durationMs", {}))
+        now.batch_secs = steps.pop("triggerExecution", 0) / 1000
+        now.batch_steps_ms = steps
         sources = report.get("sources", [])
         now.offsets = [
             {"source": s.get("description", ""), "end": _document(s.get("endOffset"))}
