@@ -2,7 +2,9 @@
 FROM python:3.11-slim-bookworm AS base
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 WORKDIR /app
-RUN useradd --system --create-home --uid 10001 headrace && mkdir /data && chown headrace /data
+# A volume takes the owner of the directory it is mounted over; one that is not there is root's.
+RUN useradd --system --create-home --uid 10001 headrace \
+  && mkdir -p /data /data/state && chown -R headrace /data
 
 FROM base AS server
 COPY requirements/run.txt requirements/

@@ -210,6 +210,21 @@ def test_the_image_is_built_from_what_is_there(compose: dict[str, Any]) -> None:
             assert source.split("/")[0] in kept, f"{source} is left out by .dockerignore"
 
 
+def test_what_is_mounted_into_the_image_can_be_written_there(compose: dict[str, Any]) -> None:
+    """A volume over a directory that the image lacks belongs to root; the image runs as another."""
+    made = re.search(
+        r"mkdir -p ([^&]+)&& chown -R headrace /data", (ROOT / "Dockerfile").read_text()
+    )
+    assert made is not None
+    mounts = {
+        mount.split(":")[1]
+        for service in compose["services"].values()
+        for mount in service.get("volumes", [])
+        if "build" in service
+    }
+    assert mounts == set(made[1].split())
+
+
 # --- systemd ---
 
 
