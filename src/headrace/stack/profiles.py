@@ -17,6 +17,7 @@ from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
 
 PROFILES = ("default", "sync", "dev")
 CONFIG_TIMEOUT_SECS = 30
+STREAM_BYTES_MAX = 1024**3
 
 
 class BadSetup(ValueError):
@@ -50,15 +51,17 @@ def plan(profile: str, state: StateDirectory, ports: Ports) -> Plan:
 
 
 def _server(state: StateDirectory, ports: Ports) -> Part:
-    """The server, durable; any other setting of the caller's environment holds."""
+    """The server, durable; any setting of the caller's environment but its address holds."""
     port = ports.give("server")
-    env = {
-        "DS_STORAGE__MODE": os.environ.get("DS_STORAGE__MODE", "file-durable"),
-        "DS_STORAGE__DATA_DIR": os.environ.get("DS_STORAGE__DATA_DIR", str(state.path / "streams")),
-        "DS_SERVER__HOST": LOOPBACK,
-        "DS_SERVER__PORT": str(port),
-        "DS_SERVER__TRUSTED_PROXIES": os.environ.get("DS_SERVER__TRUSTED_PROXIES", "loopback"),
+    defaults = {
+        "DS_STORAGE__MODE": "file-durable",
+        "DS_STORAGE__DATA_DIR": str(state.path / "streams"),
+        # A table's stream grows with the table: at the usual 10 MiB the sync would stop.
+        "DS_LIMITS__MAX_STREAM_BYTES": str(STREAM_BYTES_MAX),
+        "DS_SERVER__TRUSTED_PROXIES": "loopback",
     }
+    env = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    env |= {"DS_SERVER__HOST": LOOPBACK, "DS_SERVER__PORT": str(port)}
     return Part(
         name="server",
         argv=(*HEADRACE, "serve"),
