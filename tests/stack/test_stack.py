@@ -136,3 +136,23 @@ def test_a_bad_setting_of_the_server_is_refused_before_anything_starts(
     done = headrace("stack", "up", "--free-ports", "--state", str(tmp_path / "s"))
     assert done.returncode == 2
     assert "limits.max_body_bytes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("dev", "headrace stack up --profile dev"),
+        ("dev-ui", "headrace stack ui"),
+        ("dev-down", "headrace stack down"),
+        ("integration-test", 'pytest tests/stack -m "not sync"'),
+        ("integration-test-sessions", "pytest tests/stack -m sync"),
+        ("docker", "docker build --target server"),
+    ],
+)
+def test_make_has_the_reference_s_targets(target: str, command: str) -> None:
+    """Without running them: every command of these is tested by itself."""
+    root = Path(__file__).resolve().parents[2]
+    asked = ["make", "--dry-run", "--no-print-directory", target]
+    done = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert command in done.stdout
