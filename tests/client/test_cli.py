@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli import app
 from headrace.client import Client
+from headrace.testing.ports import free_port
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
@@ -84,7 +85,7 @@ def test_a_failed_append_says_how_much_of_it_is_there(run: Any, name: str) -> No
     run("create", name, "-t", "text/plain")
     too_long = b"x" * (17 * 1024 * 1024)
     refused = run("append", name, stdin=b"short\n" + too_long + b"\nlast\n", code=2)
-    assert refused.stderr.splitlines()[0] == "headrace: 1 messages were accepted before a failure:"
+    assert refused.stderr.splitlines()[0] == "headrace: 1 message was appended before a failure:"
     assert "exceeds" in refused.stderr
     assert run("read", name).stdout == "short\n"
 
@@ -94,6 +95,54 @@ def test_producer_options_that_cannot_be_are_refused(args: list[str], run: Any, 
     run("create", name)
     assert "Traceback" not in run("append", name, "1", *args, code=2).stderr
     assert run("read", name).stdout == ""
+
+
+def test_a_line_that_is_no_json_value_is_named_and_nothing_behind_it_is_sent(
+    run: Any, name: str
+) -> None:
+    run("create", name)
+    refused = run("append", name, stdin=b"1\n\n2\n3,4\n5\n", code=2)
+    assert "headrace: 2 messages were appended before a failure:" in refused.stderr
+    assert "Line 4 is not one JSON value" in refused.stderr
+    assert run("read", name).stdout == "1\n2\n"
+    assert "Message 1 is not" in run("append", name, "not json", code=2).stderr
+    assert "before a failure" not in run("append", name, "not json", code=2).stderr
+    whole = run("append", name, "--whole", "--close", stdin=b"1\n2\n", code=2)
+    assert "Standard input is not one JSON value" in whole.stderr
+    assert run("read", name).stdout == "1\n2\n"
+    run("append", name, "--whole", stdin=b'{\n "a": 1\n}\n')
+
+
+def test_what_is_empty_is_not_counted_as_appended(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain")
+    assert "empty message" in run("append", name, "", code=2).stderr
+    assert json.loads(run("append", name, "--whole", "--json").stdout)["messages"] == 0
+    assert "--producer-id" in run("append", name, "x", "--epoch", "1", code=2).stderr
+    assert run("read", name).stdout == ""
+
+
+def test_a_refusal_says_what_to_type_next(run: Any, name: str) -> None:
+    run("create", name)
+    assert "headrace bucket create nothing" in run("ls", "nothing", code=2).stderr
+    for verb in (["snapshot", "get"], ["bootstrap"]):
+        assert f"/bucket/{name}" in run(*verb, name, code=2).stderr
+    assert "uses itself" in run("bucket", "create", "metrics", code=2).stderr
+    assert "http://localhost:4437" in run("head", name, "--url", "localhost:4437", code=2).stderr
+
+
+def test_no_connection_says_why_that_may_be(
+    run: Any, name: str, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.cli.remote.RETRIES_MAX", 0)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert "`headrace serve`" in run("head", name, "--url", nobody, code=1).stderr
+    speaks_no_tls = server.url.replace("http:", "https:")
+    assert "begins with http://" in run("head", name, "--url", speaks_no_tls, code=1).stderr
+    monkeypatch.setenv("http_proxy", nobody)
+    monkeypatch.setenv("no_proxy", "")
+    assert f"proxy {nobody}" in run("head", name, code=1).stderr
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert "no stream" in run("head", name, code=2).stderr
 
 
 def test_stream_seq_goes_with_one_message(run: Any, name: str) -> None:

@@ -348,3 +348,16 @@ def test_values_are_refused_where_they_would_run_together(fresh: Stream) -> None
         producer.flush()
     assert producer.unaccepted() == [b'{"n":1}']
     assert fresh.read_bytes() == b""
+
+
+@pytest.mark.parametrize("text", ["1,2", "1],[2", "{", "", "nul"])
+def test_what_is_not_one_json_value_never_reaches_a_json_stream(text: str, fresh: Stream) -> None:
+    fresh.create("application/json")
+    producer = fresh.producer("p")
+    producer.append_json("before")
+    producer.flush()
+    producer.append(text)
+    with pytest.raises(errors.InvalidJson, match="not one JSON value"):
+        producer.flush()
+    assert producer.unaccepted() == [text.encode()]
+    assert fresh.read_json() == ["before"]

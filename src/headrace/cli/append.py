@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from headrace.cli import show
@@ -51,6 +52,12 @@ def append(
     """
     if producer_id == "":
         raise typer.BadParameter("a producer needs a name", param_hint="--producer-id")
+    if epoch is not None and producer_id is None:
+        raise typer.BadParameter("an epoch is that of a --producer-id", param_hint="--epoch")
+    if "" in (messages or ()):
+        raise typer.BadParameter("an empty message cannot be appended", param_hint="messages")
+    if not messages and not whole and sys.stdin.isatty():
+        show.note("one message per line; Ctrl-D ends")
     source = _Source(messages or None, whole)
     with connected(url, token) as client:
         target = client.stream(stream)
@@ -70,25 +77,46 @@ class _Source:
         self._messages = messages
         self._whole = whole
         self.count = 0
+        self.problem: str | None = None
+        """Why it ended early: what is no JSON must not reach a JSON stream."""
 
     def take(self, as_json: bool) -> Iterator[bytes]:
-        for message in self._all(as_json):
-            self.count += 1
-            yield message
+        for number, message in enumerate(self._all(), 1):
+            message = message.strip() if as_json else message
+            if as_json and message and (wrong := _not_one_value(message)):
+                self.problem = f"{self._named(number)} is not one JSON value: {wrong}."
+                return
+            if message:
+                self.count += 1
+                yield message
 
-    def _all(self, as_json: bool) -> Iterator[bytes]:
+    def _named(self, number: int) -> str:
+        if self._messages is not None:
+            return f"Message {number}"
+        return "Standard input" if self._whole else f"Line {number}"
+
+    def _all(self) -> Iterator[bytes]:
         if self._messages is not None:
             yield from (message.encode("utf-8", "surrogateescape") for message in self._messages)
         elif self._whole:
             yield sys.stdin.buffer.read()
-        elif as_json:
-            yield from (line for line in map(bytes.strip, sys.stdin.buffer) if line)
         else:
             yield from sys.stdin.buffer
 
 
+def _not_one_value(message: bytes) -> str | None:
+    """What is wrong with it; two values with a comma between would count as two messages."""
+    try:
+        msgspec.json.decode(message)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return str(error)
+    return None
+
+
 def _append_one(target: Stream, source: _Source, seq: str, close: bool) -> None:
     messages = list(source.take(is_json(target.content_type)))
+    if source.problem is not None:
+        fail(source.problem, EXIT_REFUSED)
     if len(messages) != 1:
         fail("--seq goes with exactly one message.", EXIT_REFUSED)
     target.append(messages[0], seq=seq, close=close)
@@ -101,17 +129,22 @@ def _append_all(
     # One message, one append: what a batch of bytes holds could not be told apart by a reader.
     batch: dict[str, Any] = {} if as_json else {"batch_items_max": 1, "linger_ms": 0}
     producer = target.producer(producer_id, epoch=epoch, **batch)
-    given = 0
     try:
         with producer:
             for message in source.take(as_json):
-                if message:
-                    producer.append(message)
-                    given += 1
-            if close:
+                producer.append(message)
+            if close and source.problem is None:
                 producer.close()
     except HeadraceError:
-        # Whoever repairs the rest must know where it begins.
-        there = given - len(producer.unaccepted())
-        typer.echo(f"headrace: {there} messages were accepted before a failure:", err=True)
+        _say_how_far(source.count - len(producer.unaccepted()))
         raise
+    if source.problem is not None:
+        _say_how_far(source.count)
+        fail(source.problem, EXIT_REFUSED)
+
+
+def _say_how_far(count: int) -> None:
+    """Whoever repairs the rest must know where it begins."""
+    if count:
+        were = "message was" if count == 1 else "messages were"
+        typer.echo(f"headrace: {count} {were} appended before a failure:", err=True)

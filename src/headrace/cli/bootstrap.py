@@ -13,6 +13,7 @@ from headrace.cli.remote import (
     StreamArgument,
     TokenOption,
     UrlOption,
+    check_in_bucket,
     connected,
 )
 
@@ -30,6 +31,7 @@ def bootstrap(
 
     The last line says where to go on: {"next_offset": ...}.
     """
+    check_in_bucket(stream)
     with connected(url, token) as client:
         start = client.stream(stream).bootstrap()
     if start.snapshot is not None:

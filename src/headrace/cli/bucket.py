@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from headrace.cli import show
+from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import JsonOption, TokenOption, UrlOption, connected
+from headrace.errors import MethodNotAllowed
 
 app = typer.Typer(name="bucket", help="Buckets: namespaces of streams.", no_args_is_help=True)
 
@@ -23,7 +25,10 @@ def create(
 ) -> None:
     """Create a bucket."""
     with connected(url, token) as client:
-        client.bucket(bucket).create()
+        try:
+            client.bucket(bucket).create()
+        except MethodNotAllowed:
+            fail(f"{bucket!r} is a name that the server uses itself. Choose another.", EXIT_REFUSED)
     told = {"bucket": bucket, "created": True}
     show.done(f"the bucket {bucket} is created", told, as_json=as_json)
 

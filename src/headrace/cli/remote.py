@@ -12,18 +12,19 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
-from headrace.errors import HeadraceError, Refused, StreamNotFound
+from headrace.cli.sentences import sentence
+from headrace.errors import HeadraceError, Refused
 
 if TYPE_CHECKING:
     from headrace.client import Client
 
 DEFAULT_URL = "http://localhost:4437"
+SCHEMES = ("http://", "https://")
 KNOWN = ("url", "token")
 RETRIES_MAX = 5  # about three seconds
 
@@ -61,7 +62,7 @@ def connected(url: str | None, token: str | None, *, patient: bool = False) -> I
         with Client(where, token=bearer, retry=retry) as client:
             yield client
     except HeadraceError as error:
-        fail(_sentence(error), EXIT_REFUSED if isinstance(error, Refused) else EXIT_FAILED)
+        fail(sentence(error), EXIT_REFUSED if isinstance(error, Refused) else EXIT_FAILED)
     except BrokenPipeError:
         # The reader of our output has left, as `head` does. Python would complain on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,20 +70,19 @@ def connected(url: str | None, token: str | None, *, patient: bool = False) -> I
         raise typer.Exit(130) from None
 
 
-def _sentence(error: HeadraceError) -> str:
-    if isinstance(error, StreamNotFound):
-        make = f"headrace create {quote(error.stream)}"
-        return f"There is no stream {error.stream!r}. Make it with: {make}"
-    return error.detail
+def check_in_bucket(stream: str) -> None:
+    """End the command if this names a stream outside of buckets, which has no snapshots."""
+    if not stream.startswith(("/", *SCHEMES)):
+        fail(f"Only a stream in a bucket has snapshots: /bucket/{stream}, say.", EXIT_REFUSED)
 
 
 def configured(url: str | None, token: str | None) -> tuple[str, str | None]:
     """The URL and the token in force."""
     stored = _stored()
-    return (
-        url or os.environ.get("HEADRACE_URL") or stored.get("url") or DEFAULT_URL,
-        token or os.environ.get("HEADRACE_TOKEN") or stored.get("token"),
-    )
+    where = url or os.environ.get("HEADRACE_URL") or stored.get("url") or DEFAULT_URL
+    if not where.startswith(SCHEMES):
+        fail(f"{where!r} is not the URL of a server; http://localhost:4437 is one.", EXIT_REFUSED)
+    return where, token or os.environ.get("HEADRACE_TOKEN") or stored.get("token")
 
 
 def _stored() -> dict[str, str]:
@@ -97,5 +97,5 @@ def _stored() -> dict[str, str]:
         fail(f"{path} cannot be read: {error}", EXIT_REFUSED)
     for name, value in stored.items():
         if name not in KNOWN or not isinstance(value, str):
-            fail(f"{path}: {name} is not one of the texts url and token.", EXIT_REFUSED)
+            fail(f"{path} may hold url and token, both texts; {name} is neither.", EXIT_REFUSED)
     return stored

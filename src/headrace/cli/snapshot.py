@@ -9,7 +9,14 @@ import typer
 
 from headrace.cli import show
 from headrace.cli.bootstrap import shown
-from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
+from headrace.cli.remote import (
+    JsonOption,
+    StreamArgument,
+    TokenOption,
+    UrlOption,
+    check_in_bucket,
+    connected,
+)
 
 app = typer.Typer(name="snapshot", help="Snapshots of streams.", no_args_is_help=True)
 
@@ -26,6 +33,7 @@ def put(
     token: TokenOption = None,
 ) -> None:
     """Publish standard input as the snapshot at an offset; what came before is let go."""
+    check_in_bucket(stream)
     data = sys.stdin.buffer.read()
     with connected(url, token) as client:
         target = client.stream(stream)
@@ -44,6 +52,7 @@ def get(
     token: TokenOption = None,
 ) -> None:
     """Print the latest snapshot: its bytes, or with --json also what they are and where."""
+    check_in_bucket(stream)
     with connected(url, token) as client:
         snapshot = client.stream(stream).snapshot(offset)
     if as_json:
@@ -65,6 +74,7 @@ def delete(
     token: TokenOption = None,
 ) -> None:
     """Delete a snapshot that is not the latest."""
+    check_in_bucket(stream)
     with connected(url, token) as client:
         client.stream(stream).delete_snapshot(offset)
     told = {"stream": stream, "offset": offset, "deleted": True}

@@ -44,7 +44,9 @@ class AsyncProducer:
 
     async def append(self, data: bytes | str) -> None:
         """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
-        await self._take(encode_data(data))
+        message = encode_data(data)
+        self._outbox.has_texts = True
+        await self._take(message)
 
     async def append_json(self, value: Any) -> None:
         """Take one value as one message."""
@@ -83,6 +85,7 @@ class AsyncProducer:
             return self._closed
         self._check()
         if data is not None:
+            self._outbox.has_texts = True
             self._outbox.add(encode_data(data), time.monotonic())
         try:
             self._closed = await self._await(self._outbox.seal(closes=True))

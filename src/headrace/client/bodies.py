@@ -33,6 +33,15 @@ def encode_value(value: Any) -> bytes:
     return text
 
 
+def check_texts(messages: Iterable[bytes]) -> None:
+    """`InvalidJson` unless each is one JSON text: joined with others, `1,2` would be two."""
+    for message in messages:
+        try:
+            msgspec.json.decode(message, type=msgspec.Raw)
+        except msgspec.MsgspecError as error:
+            raise InvalidJson(f"{message[:40]!r} is not one JSON value: {error}.") from None
+
+
 def _is_finite(value: Any) -> bool:
     if isinstance(value, float):
         return isfinite(value)

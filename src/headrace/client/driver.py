@@ -61,7 +61,7 @@ def _usual_tls_context(verify: bool) -> ssl.SSLContext:
 
 def transport_error(request: Request, error: httpx.HTTPError | httpx.InvalidURL) -> HeadraceError:
     """What went wrong below HTTP, by whether anything can have been sent."""
-    reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+    reason = str(error) or type(error).__name__
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
         return InvalidRequest(f"{request.url!r} is not a URL to ask: {error}")
     if isinstance(error, httpx.LocalProtocolError):

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.client.bodies import check_texts
 from headrace.client.calls import Appended, ProducerStamp, Target, append, may_repeat, pause
 from headrace.client.exchange import Steps, Wait
 from headrace.client.handle import Handle
@@ -120,6 +121,8 @@ class Outbox:
         self._in_flight: list[Batch] = []
         self.has_values = False
         """Whether JSON values were added, which only a JSON stream keeps apart."""
+        self.has_texts = False
+        """Whether text or bytes were added, which a JSON stream takes if each is one value."""
 
     # -- gathering ------------------------------------------------------------------------------
 
@@ -250,7 +253,10 @@ def deliver(
     target = handle.target
     # Retrying is done here and not in `append`: a producer must know whether it is in doubt.
     once = _without_retries(target)
-    body = batch.body(is_json(content_type))
+    as_json = is_json(content_type)
+    if as_json and outbox.has_texts:
+        check_texts(batch.messages)
+    body = batch.body(as_json)
     failures = 0
     while True:
         stamp = batch.stamp

@@ -50,7 +50,9 @@ class Producer:
 
     def append(self, data: bytes | str) -> None:
         """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
-        self._take(encode_data(data))
+        message = encode_data(data)
+        self._outbox.has_texts = True
+        self._take(message)
 
     def append_json(self, value: Any) -> None:
         """Take one value as one message."""
@@ -101,6 +103,7 @@ class Producer:
                 return self._closed
             self._check()
             if data is not None:
+                self._outbox.has_texts = True
                 self._outbox.add(encode_data(data), time.monotonic())
             last = self._outbox.seal(closes=True)
         try:
