@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,20 @@ def test_create_takes_data_lifetime_and_closure(fresh: Stream) -> None:
     info = fresh.head()
     assert (info.content_type, info.ttl_secs, info.closed) == ("text/plain", 60, True)
     assert fresh.read_text() == "all of it"
+
+
+def test_an_option_that_does_not_exist_is_refused(fresh: Stream) -> None:
+    wrong: dict[str, Any] = {"ttl": 5}
+    for act in (
+        lambda: fresh.create("text/plain", **wrong),
+        lambda: fresh.fork("other", **wrong),
+        lambda: fresh.append("x", **wrong),
+        lambda: fresh.read("-1", **wrong),
+    ):
+        with pytest.raises(TypeError, match="ttl"):
+            act()
+    with pytest.raises(errors.StreamNotFound):
+        fresh.head()
 
 
 def test_a_stream_of_another_kind_is_refused(fresh: Stream) -> None:

@@ -58,4 +58,4 @@ def encode_data(data: object) -> bytes:
         return data.encode("utf-8")
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
-    raise TypeError(f"append takes bytes or text, not {type(data).__name__}; append_json does.")
+    raise TypeError(f"append takes bytes or text; append_json takes this {type(data).__name__}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
 from headrace.client import calls
@@ -54,6 +55,14 @@ class ReadOptions(TypedDict, total=False):
     params: Fields | None
 
 
+def check_options(options: Mapping[str, Any], kind: type) -> None:
+    """TypeError for an option that does not exist: a `ttl` that is ignored would be found late."""
+    unknown = sorted(options.keys() - kind.__annotations__.keys())
+    if unknown:
+        there_are = ", ".join(kind.__annotations__)
+        raise TypeError(f"There is no option {', '.join(unknown)}; there are {there_are}.")
+
+
 class Handle:
     """A stream as a client knows it: where it is and, once told, what it holds."""
 
@@ -62,6 +71,7 @@ class Handle:
         self.content_type = content_type
 
     def create(self, content_type: str, **options: Unpack[CreateOptions]) -> Steps[Created]:
+        check_options(options, CreateOptions)
         data = options.get("data")
         created = yield from calls.create(
             self.target,
@@ -75,6 +85,7 @@ class Handle:
         return created
 
     def fork(self, source: str, **options: Unpack[ForkOptions]) -> Steps[Created]:
+        check_options(options, ForkOptions)
         path = locate(self.target.settings, source, path_only=True)
         created = yield from calls.create(
             self.target,
@@ -109,6 +120,7 @@ class Handle:
         return content_type
 
     def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Steps[Appended]:
+        check_options(options, AppendOptions)
         body = encode_data(data)
         content_type = yield from self.learn_type()
         return (yield from calls.append(self.target, body, content_type, **options))
@@ -116,6 +128,7 @@ class Handle:
     def append_json(
         self, values: tuple[Any, ...], **options: Unpack[AppendOptions]
     ) -> Steps[Appended]:
+        check_options(options, AppendOptions)
         body = encode_json(values)
         content_type = yield from self.learn_json()
         return (yield from calls.append(self.target, body, content_type, **options))
@@ -129,6 +142,7 @@ class Handle:
         return calls.delete(self.target)
 
     def reading(self, offset: str, live: Live, options: ReadOptions) -> Reading:
+        check_options(options, ReadOptions)
         target = self.target.with_fields(options.get("headers"), options.get("params"))
         return Reading(target, offset, live, skip=options.get("skip", 0))
 
