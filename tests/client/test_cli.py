@@ -135,7 +135,8 @@ def test_no_connection_says_why_that_may_be(
 ) -> None:
     monkeypatch.setattr("headrace.cli.remote.RETRIES_MAX", 0)
     nobody = f"http://127.0.0.1:{free_port()}"
-    assert "`headrace serve`" in run("head", name, "--url", nobody, code=1).stderr
+    for verb in ("head", "tail", "read"):
+        assert "`headrace serve`" in run(verb, name, "--url", nobody, code=1).stderr
     speaks_no_tls = server.url.replace("http:", "https:")
     assert "begins with http://" in run("head", name, "--url", speaks_no_tls, code=1).stderr
     monkeypatch.setenv("http_proxy", nobody)

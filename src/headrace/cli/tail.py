@@ -28,11 +28,11 @@ def tail(
     if live not in MODES:
         raise typer.BadParameter("auto, sse or long-poll", param_hint="--live")
     mode: Any = live
+    with connected(url, token) as client:
+        # A stream or a server that is not there is an error now, not something to wait for.
+        content_type = client.stream(stream).content_type
     with connected(url, token, patient=True) as client:
-        target = client.stream(stream)
-        # Asked once: a stream that is not there is an error now, not something to wait for.
-        content_type = target.content_type
-        reader = target.read(offset, live=mode)
+        reader = client.stream(stream).read(offset, live=mode)
         with Output(content_type) as output:
             output.all(reader, as_events=as_events, flush=True)
         show.note(f"{stream} is closed")
