@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.engine.buckets import CLEARED_AT_ONCE_MAX
 from headrace.engine.engine import Engine
 from headrace.engine.sorted_ids import SortedIds
 from headrace.engine.tails import Stream
+from headrace.errors import BucketNotEmpty
+from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Create
+from headrace.storage.base import ignore
 from headrace.storage.memory import MemoryStorage
 from headrace.testing.clock import VirtualClock
 from headrace.testing.waiting import eventually
@@ -114,6 +118,35 @@ def test_what_has_expired_or_is_deleted_is_not_listed(api: httpx.Client, bucket:
     assert api.get(bucket).json()["streams"] == 1
     assert api.put(f"{bucket}/short", headers=TEXT).status_code == 201, "the id is free again"
     assert ids_on(api.get(f"{bucket}/streams").json()) == ["fork", "short"]
+
+
+def test_however_many_expire_at_once_none_of_them_is_listed_or_counted() -> None:
+    """More than any sweep or deletion clears away at a time."""
+    clock = VirtualClock()
+    engine = Engine(MemoryStorage(), clock)
+    for bucket_id in ("full", "half"):
+        engine.buckets.create(bucket_id, ignore)
+    expiring = Create(lifetime=Lifetime(ttl_secs=10))
+    for number in range(CLEARED_AT_ONCE_MAX + 2000):
+        engine.create(f"/full/{number:06d}", expiring, ignore)
+    for number in range(100):
+        engine.create(f"/half/{number:06d}", expiring if number % 2 else Create(), ignore)
+    full, half = engine.buckets.find("full"), engine.buckets.find("half")
+    assert engine.buckets.counts() == {"full": CLEARED_AT_ONCE_MAX + 2000, "half": 100}
+    clock.advance(secs=5)
+    engine.touch(engine.find("/half/000001"))
+    clock.advance(secs=5)
+    for _ in range(2):
+        assert (engine.buckets.count(full), engine.buckets.count(half)) == (0, 51)
+        assert engine.buckets.counts() == {"full": 0, "half": 51}
+        assert engine.buckets.page(full, "", "", 1000).streams == []
+        assert len(engine.buckets.page(half, "", "", 1000).streams) == 51
+        assert engine.sweep() > 0
+    outcomes: list[object] = []
+    engine.buckets.delete("half", outcomes.append)
+    engine.buckets.delete("full", outcomes.append)
+    assert isinstance(outcomes[0], BucketNotEmpty)
+    assert outcomes[1] is full, "a bucket of which everything has expired is empty"
 
 
 @pytest.mark.slow

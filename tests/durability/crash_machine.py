@@ -6,51 +6,74 @@ stops, and what of the unsynced writes survives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from random import Random
 from typing import Any
 
 from headrace.engine import registry
+from headrace.engine.buckets import Bucket
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk
-from headrace.errors import CommitFailed, Corrupt, HeadraceError, Unavailable
+from headrace.errors import BucketNotEmpty, CommitFailed, Corrupt, HeadraceError, Unavailable
 from headrace.limits import Limits
-from headrace.protocol.expiry import FOREVER, Lifetime
-from headrace.protocol.offsets import BEGINNING, Position
-from headrace.protocol.producers import ProducerHeaders
-from headrace.protocol.requests import Append, Create, ForkRequest
-from headrace.protocol.stream import Appended, StreamState
+from headrace.protocol.offsets import Position
+from headrace.protocol.requests import Append, Create
+from headrace.protocol.snapshots import Publish
+from headrace.protocol.stream import Appended, Snapshot, StreamState
 from headrace.storage import catalog, checkpoint, files, stream_files
-from headrace.storage.base import Change, Created, Documents, Entry, Log, Recovered
+from headrace.storage.base import (
+    Change,
+    Created,
+    Documents,
+    Entry,
+    Log,
+    Published,
+    Recovered,
+    Removed,
+)
 from headrace.storage.files import FileLog, FileStorage
+from headrace.subscriptions import ledger, manager, wakes
+from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
+from headrace.subscriptions.signing import SigningKey
 from headrace.testing.clock import VirtualClock
 from headrace.testing.disk import Fault, PowerLost, SimulatedDisk
 from headrace.testing.loop import SimulatedLoop
+from tests.durability.crash_actions import any_action, stream_action
 from tests.durability.crash_model import Described, Model, describe_recovered, difference
 
 LIMITS = Limits(
     stream_bytes_max=4000, producer_receipts_max=3, producers_max=8, read_chunk_bytes=64
 )
-NAMES = ["a", "b", "c", "d"]
-TYPES = ["text/plain", "application/json", "application/octet-stream"]
 SEGMENT_BYTES = [700, 1500, 4000]
+_KEY = SigningKey.generate()
+_wake_ids = Random()
 
 
 class Violation(AssertionError):
     """What a crash should have left is not what is there."""
 
 
+def _new_wake_id() -> str:
+    return f"w_{_wake_ids.getrandbits(96):024x}"
+
+
 @contextmanager
 def small_windows() -> Iterator[None]:
     """Sizes at which a few appends leave memory, fill a block and compact the registry."""
-    sizes = [
+    sizes: list[tuple[Any, str, Any]] = [
         (files, "HOT_BYTES_MAX", 40),
         (stream_files, "BLOCK_BYTES", 50),
         (checkpoint, "SYNC_EACH_MAX", 2),
         (catalog, "STALE_BYTES_MIN", 200),
         (registry, "STALE_MESSAGES_MIN", 4),
+        # One seed is one history, so that it can be looked at again.
+        (SigningKey, "generate", lambda: _KEY),
+        (ledger, "new_token_key", lambda: bytes(32)),
+        (wakes, "new_wake_id", _new_wake_id),
+        (manager, "new_wake_id", _new_wake_id),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in sizes]
     for module, name, value in sizes:
@@ -72,10 +95,17 @@ class Witness:
     by_name: dict[str, int] = field(default_factory=dict)
     by_end: dict[tuple[int, Position], int] = field(default_factory=dict)
     by_close: dict[int, int] = field(default_factory=dict)
+    by_blob: dict[int, int] = field(default_factory=dict)
+    by_removal: dict[int, int] = field(default_factory=dict)
 
     def note(self, state: StreamState, change: Change) -> None:
-        self.changes.append(lambda model: model.apply(state, change))
+        inherited = state.snapshot
+        self.changes.append(lambda model: model.apply(state, change, inherited))
         number = len(self.changes)
+        if isinstance(change, Published):
+            self.by_blob[change.snapshot.blob_id] = number
+        if isinstance(change, Removed):
+            self.by_removal[state.id] = number
         self.by_name[state.name] = number
         added = change.initial if isinstance(change, Created) else change
         if isinstance(added, Appended):
@@ -123,7 +153,7 @@ class WitnessedStorage(FileStorage):
 
     def recover(self) -> Iterable[Recovered]:
         recovered = list(super().recover())
-        described = describe_recovered(recovered, dict(self._documents), LIMITS)
+        described = describe_recovered(recovered, dict(self._documents), self.blobs, LIMITS)
         # Whatever was recovered may be served from here on, so it must not be lost any more.
         self.recovered(self.witness.judge(described))
         return recovered
@@ -141,7 +171,7 @@ class WitnessedStorage(FileStorage):
 class Machine:
     """A computer with one disk, on which one server lives again and again."""
 
-    def __init__(self, seed: int, *, sync: bool = True) -> None:
+    def __init__(self, seed: int, *, sync: bool = True, streams_only: bool = False) -> None:
         self.random = Random(seed)
         self.disk = SimulatedDisk(Random(seed + 1))
         self.clock = VirtualClock()
@@ -150,7 +180,9 @@ class Machine:
         self.unanswered = 0
         self.answers: list[tuple[str, Any]] = []
         self.sync = sync
-        self._seqs: dict[tuple[str, bytes], int] = {}
+        self._streams_only = streams_only
+        self.claims: list[dict[str, Any]] = []
+        _wake_ids.seed(seed)
 
     def start(self) -> None:
         """Open the storage and recover; raises Violation where something is not as it should be."""
@@ -171,6 +203,10 @@ class Machine:
         storage.witness, storage.recovered = self.witness, recovered
         self.storage = storage
         self.engine = Engine(storage, self.clock, LIMITS)
+        if not self._streams_only:
+            self.subscriptions = SubscriptionManager(
+                self.engine, SubscriptionSettings(), self.loop.as_loop
+            )
 
     def start_unwitnessed(self) -> None:
         """Open as a server does, without a look at what is there."""
@@ -194,8 +230,14 @@ class Machine:
         def reply(outcome: Any) -> None:
             self.unanswered -= 1
             self.answers.append((name, outcome))
-            if not isinstance(outcome, CommitFailed | Unavailable | Corrupt):
-                self.witness.rest_on(max(rests_on))
+            if isinstance(outcome, CommitFailed | Unavailable | Corrupt | BucketNotEmpty):
+                return  # it says nothing of what is durable
+            self.witness.rest_on(max(rests_on))
+            # These are decided anew when something they wait for is done.
+            if isinstance(outcome, Snapshot):
+                self.witness.rest_on(self.witness.by_blob[outcome.blob_id])
+            elif isinstance(outcome, Bucket):
+                self.witness.rest_on(self.witness.by_removal.get(outcome.stream.state.id, 0))
 
         try:
             command(reply)
@@ -217,12 +259,62 @@ class Machine:
     def delete(self, name: str) -> None:
         self.ask(name, lambda reply: self.engine.delete(name, reply))
 
+    def publish(self, name: str, offset: Position, body: bytes) -> None:
+        def act(reply: Callable[[Any], None]) -> None:
+            self.engine.snapshots.publish(self.engine.find(name), Publish(offset, body), reply)
+
+        self.ask(name, act)
+
+    def create_bucket(self, bucket_id: str) -> None:
+        self.ask(f"/{bucket_id}", lambda reply: self.engine.buckets.create(bucket_id, reply))
+
+    def delete_bucket(self, bucket_id: str) -> None:
+        self.ask(f"/{bucket_id}", lambda reply: self.engine.buckets.delete(bucket_id, reply))
+
     def keep(self, documents: Documents) -> None:
         self.engine.keep(documents)
-        witness, number = self.witness, len(self.witness.changes)
-        self.engine.settle_documents(lambda: witness.rest_on(number))
+        self._await_documents()
 
-    def read(self, name: str, start: Position | str = BEGINNING) -> None:
+    def control(self, command: Callable[[SubscriptionManager], object]) -> None:
+        """Something asked of the subscriptions; what they answer rests on all they decided."""
+        with suppress(HeadraceError):
+            command(self.subscriptions)
+        self._await_documents()
+
+    def _await_documents(self) -> None:
+        self.unanswered += 1
+        witness, number = self.witness, len(self.witness.changes)
+
+        def durable() -> None:
+            self.unanswered -= 1
+            witness.rest_on(number)
+
+        def failed(error: HeadraceError) -> None:
+            self.unanswered -= 1
+            self.answers.append(("documents", error))
+
+        self.engine.settle_documents(durable, failed)
+
+    def read_snapshot(self, name: str) -> None:
+        """What readers know as the snapshot is durable, and is what was published."""
+        stream = self.engine.streams.get(name)
+        snapshot = stream.visible_snapshot if stream is not None and stream.born else None
+        if snapshot is None:
+            return
+        self.witness.rest_on(self.witness.by_blob.get(snapshot.blob_id, 0))
+        self.unanswered += 1
+        self.engine.snapshots.hold(snapshot)
+
+        def seen(outcome: Any) -> None:
+            self.unanswered -= 1
+            self.answers.append((name, outcome))
+            self.engine.snapshots.let_go(snapshot)
+            if isinstance(outcome, bytes) and sha256(outcome).digest() != snapshot.digest:
+                raise Violation(f"the snapshot of {name} is not what was published")
+
+        self.engine.snapshots.read(snapshot, 0, snapshot.size_bytes, seen)
+
+    def read(self, name: str) -> None:
         stream = self.engine.streams.get(name)
         if stream is None or stream.state.deleted or not stream.born:
             return
@@ -235,14 +327,14 @@ class Machine:
             if isinstance(outcome, Chunk) and witness is self.witness:
                 witness.rest_on_read(stream.state, outcome)
 
-        self.engine.read(stream, self.engine.start_position(stream, start), seen)
+        self.engine.read(stream, stream.visible_floor, seen)
 
     # -- a random history ----------------------------------------------------------------------
 
     def step(self) -> None:
         """One thing a client does, and some of what the machine does meanwhile."""
         self.clock.advance(ms=self.random.randrange(1, 60))
-        random_action(self)
+        (stream_action if self._streams_only else any_action)(self)
         for _ in range(self.random.choice((0, 1, 3, 8))):
             self.loop.step()
         if self.random.random() < 0.1:
@@ -259,89 +351,6 @@ class Machine:
         stream = self.engine.streams.get(name)
         known = stream.state.producers if stream is not None else None
         return known[producer].seq + 1 if known and producer in known else 0
-
-
-def random_body(random: Random) -> bytes:
-    size = random.choice((1, 5, 20, 60, 300))
-    if random.random() < 0.4:
-        return (
-            b"[" + b",".join(b"%d" % random.randrange(10**6) for _ in range(size // 8 + 1)) + b"]"
-        )
-    return b"%d" % random.randrange(10**size)
-
-
-def do_create(machine: Machine, name: str) -> None:
-    random = machine.random
-    lifetime = Lifetime(ttl_secs=1) if random.random() < 0.2 else FOREVER
-    body = random_body(random) if random.random() < 0.5 else b""
-    closed = random.random() < 0.05
-    machine.create(name, Create(body, random.choice(TYPES), lifetime, closed))
-
-
-def do_append(machine: Machine, name: str) -> None:
-    random = machine.random
-    seq = b"%06d" % random.randrange(10**6) if random.random() < 0.1 else None
-    close = random.random() < 0.03
-    machine.append(name, Append(random_body(random), close=close, stream_seq=seq))
-
-
-def do_produce(machine: Machine, name: str) -> None:
-    random = machine.random
-    producer = random.choice((b"p", b"q"))
-    seq = machine.seq_of(name, producer)
-    seq = max(0, seq + random.choice((0, 0, 0, 0, -1, -2, -5, 1)))
-    epoch = random.choice((0, 0, 0, 0, 0, 1))
-    machine.append(
-        name, Append(random_body(random), producer=ProducerHeaders(producer, epoch, seq))
-    )
-
-
-def do_fork(machine: Machine, name: str) -> None:
-    source = machine.random.choice(NAMES)
-    request = ForkRequest(source, None, machine.random.choice((0, 0, 1, 3)))
-    machine.create(name, Create(fork=request), source)
-
-
-def do_close(machine: Machine, name: str) -> None:
-    machine.append(name, Append(b"", close=True))
-
-
-def do_keep(machine: Machine, name: str) -> None:
-    random = machine.random
-    names = random.sample(NAMES, random.randrange(1, 4))
-    machine.keep({one: random_body(random) if random.random() < 0.8 else None for one in names})
-
-
-def do_sweep(machine: Machine, name: str) -> None:
-    machine.engine.sweep()
-
-
-def do_wait(machine: Machine, name: str) -> None:
-    machine.clock.advance(ms=1500)
-    machine.engine.sweep()
-
-
-ACTIONS: Sequence[tuple[int, Callable[[Machine, str], None]]] = [
-    (4, do_create),
-    (40, do_append),
-    (20, do_produce),
-    (6, do_fork),
-    (1, do_close),
-    (6, lambda machine, name: machine.delete(name)),
-    (8, lambda machine, name: machine.read(name)),
-    (4, do_keep),
-    (12, do_sweep),
-    (1, do_wait),
-]
-_WEIGHTS = [weight for weight, _ in ACTIONS]
-
-
-def random_action(machine: Machine) -> None:
-    [(_, act)] = machine.random.choices(ACTIONS, _WEIGHTS)
-    name = machine.random.choice(NAMES)
-    if name not in machine.engine.streams and machine.random.random() < 0.8:
-        act = machine.random.choice((do_create, do_fork))
-    act(machine, name)
 
 
 # -- lives and deaths --------------------------------------------------------------------------
@@ -367,9 +376,16 @@ def live(machine: Machine, steps: int, crash_within: int) -> None:
         disk.kill()
 
 
-def run_seed(seed: int, lives: int = 4, steps: int = 25, crash_within: int = 200) -> Machine:
+def run_seed(
+    seed: int,
+    lives: int = 4,
+    steps: int = 25,
+    crash_within: int = 200,
+    *,
+    streams_only: bool = False,
+) -> Machine:
     """Lives of one machine, and a last look at what it holds; raises Violation."""
-    machine = Machine(seed)
+    machine = Machine(seed, streams_only=streams_only)
     for _ in range(lives):
         live(machine, steps, crash_within)
     machine.start()

@@ -10,21 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from headrace.limits import Limits
 from headrace.protocol.offsets import START, Position
-from headrace.protocol.stream import Appended, StreamState
+from headrace.protocol.stream import Appended, Snapshot, StreamState
 from headrace.storage.base import (
     Change,
     Created,
     Documents,
     Log,
+    Published,
     Recovered,
     Released,
     Removed,
     Trimmed,
 )
+from headrace.storage.blobs import Blobs
 
 WINDOW_BYTES = 1 << 20
 
@@ -48,10 +51,15 @@ class Stream:
     lengths: list[int] = field(default_factory=list)
     floor: Position = START
     kept: Position = START
+    snapshot: Snapshot | None = None
     closed: bool = False
     deleted: bool = False
     stream_seq: bytes | None = None
     producers: dict[bytes, tuple[int, int, list[Position]]] = field(default_factory=dict)
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.floor = snapshot.offset
 
     def append(self, change: Appended, receipts_max: int) -> None:
         assert change.start == self.tail, "a change begins where the one before it ended"
@@ -81,17 +89,22 @@ class Model:
         kept = {**self.documents, **documents}
         self.documents = {name: value for name, value in kept.items() if value is not None}
 
-    def apply(self, state: StreamState, change: Change) -> None:
+    def apply(self, state: StreamState, change: Change, inherited: Snapshot | None) -> None:
+        """`inherited` is the snapshot that a new fork has of its source."""
         if isinstance(change, Created):
             fork = state.config.fork
             base = fork.point if fork else START
             source_id = fork.source_id if fork else None
             self.streams[state.id] = Stream(record_of(state), base, source_id, base)
+            if inherited is not None:
+                self.streams[state.id].publish(inherited)
             change = change.initial
         if isinstance(change, Appended):
             self.streams[state.id].append(change, self._receipts_max)
         elif isinstance(change, Trimmed):
             self.streams[state.id].floor = change.floor
+        elif isinstance(change, Published):
+            self.streams[state.id].publish(change.snapshot)
         elif isinstance(change, Released):
             self.streams[state.id].kept = change.kept
         elif isinstance(change, Removed):
@@ -116,6 +129,8 @@ class Model:
             stream.deleted,
             stream.stream_seq,
             stream.producers,
+            stream.snapshot,
+            None if stream.deleted or not stream.snapshot else stream.snapshot.digest,
             data[start.bytes :],
             lengths[start.messages :],
         )
@@ -138,8 +153,17 @@ def record_of(state: StreamState) -> tuple[Any, ...]:
     return state.name, state.config, state.created_at_ms
 
 
+def blob_digest(state: StreamState, blobs: Blobs) -> bytes | None:
+    """Of the bytes that are stored; a stream that is gone for clients needs none."""
+    snapshot = state.snapshot
+    if snapshot is None or state.deleted:
+        return None
+    blob = blobs.read(snapshot.blob_id, snapshot.size_bytes, 0, snapshot.size_bytes)
+    return sha256(blob).digest()
+
+
 def describe_recovered(
-    found: Iterable[Recovered], documents: dict[str, bytes], limits: Limits
+    found: Iterable[Recovered], documents: dict[str, bytes], blobs: Blobs, limits: Limits
 ) -> Described:
     """The same of a storage that has just recovered, its bytes read back."""
     described = {}
@@ -159,6 +183,8 @@ def describe_recovered(
             state.deleted,
             state.stream_seq,
             producers,
+            state.snapshot,
+            blob_digest(state, blobs),
             data,
             lengths,
         )

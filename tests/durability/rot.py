@@ -28,7 +28,7 @@ Damage = tuple[str, Callable[[dict[str, bytearray]], None]]
 
 def small_directory() -> SimulatedDisk:
     """Streams in files, in the journal and in both, forked and closed, after a kill and a start."""
-    machine = Machine(3)
+    machine = Machine(3, streams_only=True)
     machine.segment_bytes = SEGMENT_BYTES
     machine.start()
     for name, kind in (("a", "text/plain"), ("b", "application/json")):
@@ -55,7 +55,7 @@ def look(disk: SimulatedDisk) -> Described:
     loop = SimulatedLoop(Random(0))
     storage = FileStorage(disk, LIMITS, loop.as_loop, sync=True, segment_bytes=SEGMENT_BYTES)
     found: list[Recovered] = list(storage.recover())
-    return describe_recovered(found, storage.take_documents(), LIMITS)
+    return describe_recovered(found, storage.take_documents(), storage.blobs, LIMITS)
 
 
 def judge(sound: SimulatedDisk, expected: Described, damage: Damage) -> str:

@@ -49,7 +49,7 @@ def look(directory: Path) -> Described:
     storage = AcidStorage(directory, 1, loop.as_loop)
     try:
         found = list(storage.recover())
-        return describe_recovered(found, storage.take_documents(), LIMITS)
+        return describe_recovered(found, storage.take_documents(), storage.blobs, LIMITS)
     finally:
         storage.close()
 

@@ -6,13 +6,18 @@ The seeds drive the real engine and file storage; docs/guarantees.md says what t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from headrace.engine.reads import Chunk
+from headrace.engine.snapshots import Snapshots
+from headrace.engine.tails import Stream
 from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.requests import Append, Create
+from headrace.protocol.stream import Snapshot
 from headrace.storage import stream_files
+from headrace.storage.blobs import DiskBlobs
 from headrace.storage.catalog import Catalog
 from headrace.storage.disk import Disk
 from headrace.storage.journal import Journal
@@ -24,7 +29,9 @@ SEEDS_PER_TEST = 100
 MUTANT_SEEDS_MAX = 300
 # 149, 411: segments that were given up in another order than they were filled.
 # 353, 736, 980: an answer about the source of a fork that rested on an unsynced delete.
-REGRESSIONS = [149, 353, 411, 736, 980]
+STREAM_REGRESSIONS = [149, 353, 411, 736, 980]
+# 224: power that failed while recovery wrote the last batch over itself.
+REGRESSIONS = [224]
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +52,13 @@ def test_what_was_answered_survives_every_crash(first: int) -> None:
     assert failed == {}
 
 
-@pytest.mark.parametrize("seed", REGRESSIONS)
+@pytest.mark.parametrize("seed", STREAM_REGRESSIONS)
 def test_what_once_failed_stays_mended(seed: int) -> None:
+    run_seed(seed, streams_only=True)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_what_once_failed_among_everything_stays_mended(seed: int) -> None:
     run_seed(seed)
 
 
@@ -88,10 +100,37 @@ def no_sync_at_recovery(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "_secure_unproven", lambda journal: None)
 
 
+def snapshot_before_its_blob(patch: pytest.MonkeyPatch) -> None:
+    begin = DiskBlobs.__init__
+
+    def unsynced(blobs: DiskBlobs, disk: Disk, *, sync: bool) -> None:
+        begin(blobs, disk, sync=False)
+
+    patch.setattr(DiskBlobs, "__init__", unsynced)
+
+
+def blob_removed_before_its_successor(patch: pytest.MonkeyPatch) -> None:
+    publish = Snapshots._publish
+
+    def hasty(snapshots: Snapshots, stream: Stream, snapshot: Snapshot, reply: Any) -> None:
+        replaced, stream.visible_snapshot = stream.visible_snapshot, None
+        snapshots.let_go(replaced)
+        publish(snapshots, stream, snapshot, reply)
+
+    patch.setattr(Snapshots, "_publish", hasty)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mutate",
-    [acknowledge_before_sync, catalog_before_flush, recycle_before_catalog, no_sync_at_recovery],
+    [
+        acknowledge_before_sync,
+        catalog_before_flush,
+        recycle_before_catalog,
+        no_sync_at_recovery,
+        snapshot_before_its_blob,
+        blob_removed_before_its_successor,
+    ],
 )
 def test_a_storage_that_breaks_the_order_is_caught(
     mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -303,6 +303,29 @@ def test_an_expired_source_is_kept_for_its_fork_and_goes_with_it(
     assert not exists(engine, "source")
 
 
+@pytest.mark.parametrize("ended", ["deleted", "expired"])
+def test_a_source_is_gone_as_soon_as_its_last_fork_has_expired(
+    engine: Engine, clock: VirtualClock, ended: str
+) -> None:
+    """However deep the forks are, and before the sweeper comes."""
+    forever = Lifetime(ttl_secs=10 * TTL_SECS)
+    create(engine, "source", SLIDING if ended == "expired" else forever)
+    create(engine, "fork", SLIDING, fork=ForkRequest("source", None, 0))
+    create(engine, "deep", Lifetime(ttl_secs=2 * TTL_SECS), fork=ForkRequest("fork", None, 0))
+    create(engine, "other", SLIDING, fork=ForkRequest("source", None, 0))
+    if ended == "deleted":
+        engine.delete("source", lambda _: None)
+    clock.advance(secs=TTL_SECS)
+    with pytest.raises(StreamDeleted):
+        engine.find("source")
+    clock.advance(secs=TTL_SECS)
+    with pytest.raises(StreamNotFound):
+        engine.find("source")
+    assert not any(exists(engine, name) for name in ("source", "fork", "deep", "other"))
+    assert engine.sweep() == 0
+    create(engine, "source")
+
+
 def test_a_fork_inherits_the_lifetime_and_its_own_start(
     engine: Engine, clock: VirtualClock
 ) -> None:

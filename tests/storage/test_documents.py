@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import CommitFailed
+from headrace.storage.acid_shard import Writer
 from headrace.storage.base import Documents, Storage, ignore
 from headrace.storage.catalog import Catalog
 from headrace.storage.disk import RealDisk
@@ -53,6 +55,35 @@ def test_the_last_value_counts_and_none_takes_it_away(mode: str, tmp_path: Path)
     kept(mode, tmp_path, {"a": b"1", "b": b"1"}, {"a": b"2", "b": None, "c": None})
     assert kept(mode, tmp_path, {"a": None}) == {"a": b"2"}
     assert kept(mode, tmp_path) == {}
+
+
+def test_whoever_waits_for_a_document_hears_that_it_failed(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who wait for the commit that fails, and those who come after it."""
+
+    async def life() -> list[object]:
+        storage = open_storage(mode, tmp_path, asyncio.get_running_loop())
+        storage.start(lambda _: None, lambda _: None)
+        assert list(storage.recover()) == []
+        monkeypatch.setattr(Journal, "write", fail_to_write)
+        monkeypatch.setattr(Writer, "write", fail_to_write)
+        answers: list[object] = []
+        for value in (b"1", b"2"):
+            storage.keep({"a": value})
+            storage.settle_documents(lambda: answers.append("durable"), answers.append)
+        with pytest.raises(OSError, match="no more"):
+            await asyncio.wait_for(storage.failed(), 60)
+        storage.settle_documents(lambda: answers.append("durable"), answers.append)
+        storage.close()
+        return answers
+
+    answers = asyncio.run(life())
+    assert [type(answer) for answer in answers] == [CommitFailed] * 3
+
+
+def fail_to_write(*_: object) -> None:
+    raise OSError("no more")
 
 
 def test_an_orderly_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 A bucket is a stream of its own, `/bucket`, that clients cannot name: so it is as durable as any
 stream, in every storage mode. What is listed and counted is what readers may know: a stream
-appears when its creation is durable and leaves when its removal is. A bucket can be deleted once
-nothing of its streams is left that a crash could bring back.
+appears when its creation is durable and leaves when its removal is, or when its time is over,
+whether or not it has been cleared away by then. A bucket can be deleted once nothing of its
+streams is left that a crash could bring back.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.engine.feed import Feed
 from headrace.engine.replies import translate
@@ -27,6 +29,8 @@ from headrace.protocol.buckets import bucket_name, ids_of, is_bucketed, stream_n
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
+
+CLEARED_AT_ONCE_MAX: Final = 10_000  # expired streams that the deletion of a bucket clears away
 
 
 class Bucket:
@@ -110,8 +114,13 @@ class Buckets:
             missing = refusal
             self._engine.settle(bucket_name(bucket_id), lambda: reply(missing), reply)
             return
-        if len(bucket.ids):
+        if self.count(bucket):
             reply(BucketNotEmpty(bucket_id))
+            return
+        for stream in list(islice(self._over(bucket), CLEARED_AT_ONCE_MAX)):
+            self._engine.removal.expire(stream)
+        if len(bucket.ids):
+            self.delete(bucket_id, reply)
         elif bucket.pending:
             # Whether it is empty shows when what is under way is durable.
             under_way = next(iter(bucket.pending.values()))
@@ -164,6 +173,31 @@ class Buckets:
 
     # -- listing ---------------------------------------------------------------------------
 
+    def count(self, bucket: Bucket) -> int:
+        """How many streams a bucket has, by the clock."""
+        return len(bucket.ids) - sum(1 for _ in self._over(bucket))
+
+    def counts(self) -> dict[str, int]:
+        """The same for every bucket that clients may know of, by its id."""
+        over = Counter(
+            ids_of(stream.state.name)[0] for stream in self._expired() if _is_listed(stream)
+        )
+        return {bucket.id: len(bucket.ids) - over[bucket.id] for bucket in self}
+
+    def _expired(self) -> Iterator[Stream]:
+        return self._engine.expiring.over(self._engine.clock.now_ms())
+
+    def _over(self, bucket: Bucket) -> Iterator[Stream]:
+        """Streams of a bucket whose time is over, and that are still among its ids."""
+        if not len(bucket.ids):
+            return iter(())
+        prefix = stream_name(bucket.id, "")
+        return (
+            stream
+            for stream in self._expired()
+            if stream.state.name.startswith(prefix) and _is_listed(stream)
+        )
+
     def page(self, bucket: Bucket, prefix: str, after: str, limit: int) -> Page:
         """At most `limit` streams whose ids begin with `prefix` and follow `after`."""
         found = list(islice(self._listed(bucket, prefix, after), limit + 1))
@@ -187,3 +221,8 @@ class Buckets:
         if stream is None or not stream.born:
             return self._engine.leaving.get(name)
         return stream
+
+
+def _is_listed(stream: Stream) -> bool:
+    """Whether a stream whose removal has not begun is among the ids of its bucket."""
+    return stream.born and is_bucketed(stream.state.name)

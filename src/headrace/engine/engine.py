@@ -149,6 +149,8 @@ class Engine:
             raise StreamNotFound(name)
         state = stream.state
         if state.deleted:
+            if self.removal.is_let_go(stream):
+                return self.find(name)
             raise StreamDeleted(name)
         if state.config.lifetime is not FOREVER and stream.is_expired(self.clock.now_ms()):
             self.removal.expire(stream)

@@ -7,6 +7,7 @@ that was removed leaves only its number behind, until that comes up or there are
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from headrace.engine.tails import Stream
 
@@ -40,6 +41,17 @@ class ExpiryQueue:
         if len(self._heap) > 2 * len(self._streams) + STALE_MIN:
             self._heap = [entry for entry in self._heap if entry[1] in self._streams]
             heapq.heapify(self._heap)
+
+    def over(self, now_ms: int) -> Iterator[Stream]:
+        """The streams whose time is over and that nobody has removed yet: costs as many steps."""
+        heap, places = self._heap, [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now_ms:
+                places += (2 * place + 1, 2 * place + 2)
+                stream = self._streams.get(heap[place][1])
+                if stream is not None and stream.is_expired(now_ms):
+                    yield stream
 
     def pop_over(self, now_ms: int, streams_max: int) -> list[Stream]:
         """Up to `streams_max` streams whose time is over."""

@@ -28,6 +28,20 @@ class Removal:
     def expire(self, stream: Stream) -> None:
         self._remove(stream, ignore, expired=True)
 
+    def is_let_go(self, stream: Stream) -> bool:
+        """Whether all forks of a deleted stream have expired by now; then they and it are gone."""
+        now_ms = self._engine.clock.now_ms()
+        if not stream.branches or any(_is_needed(fork, now_ms) for fork in stream.branches):
+            return False
+        self._expire_forks(stream)
+        return True
+
+    def _expire_forks(self, stream: Stream) -> None:
+        for fork in list(stream.branches or ()):
+            self._expire_forks(fork)
+            if not fork.state.deleted:
+                self.expire(fork)
+
     def _remove(self, stream: Stream, reply: Callable[[Change], None], *, expired: bool) -> None:
         engine, state = self._engine, stream.state
         state.deleted = True
@@ -86,3 +100,10 @@ class Removal:
                 for left in (stream, *self._release(stream)):
                     change = Removed(left.state, whole=True)
                     self._engine.storage.commit(left.log, change, None)
+
+
+def _is_needed(fork: Stream, now_ms: int) -> bool:
+    """Whether clients still have a fork, or one of its own forks."""
+    if not fork.state.deleted and not fork.is_expired(now_ms):
+        return True
+    return any(_is_needed(further, now_ms) for further in fork.branches or ())

@@ -31,7 +31,6 @@ from headrace.protocol.responses import Response
 
 Handler = Callable[[Request, Exchange, str], None]
 Methods = Mapping[bytes, Handler]
-EXPIRED_AT_ONCE_MAX = 10_000  # what one look at a bucket may clear away
 
 
 class BucketRoutes:
@@ -122,7 +121,7 @@ class BucketRoutes:
             if isinstance(outcome, HeadraceError):
                 exchange.respond(responses.problem(outcome))
             else:
-                document = responses.json_document(responses.CREATED, _document(outcome))
+                document = responses.json_document(responses.CREATED, _document(outcome, 0))
                 headers = document.headers + responses.line("Location", location)
                 exchange.respond(Response(responses.CREATED, headers, document.body))
 
@@ -131,8 +130,8 @@ class BucketRoutes:
     def _describe(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
         request.operation = "bucket"
         bucket = self._engine.buckets.find(bucket_id)
-        self._engine.expire(EXPIRED_AT_ONCE_MAX)
-        exchange.respond(responses.json_document(responses.OK, _document(bucket)))
+        document = _document(bucket, self._engine.buckets.count(bucket))
+        exchange.respond(responses.json_document(responses.OK, document))
 
     def _delete(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
         request.operation = "bucket"
@@ -143,7 +142,6 @@ class BucketRoutes:
             else:
                 exchange.respond(responses.deleted())
 
-        self._engine.expire(EXPIRED_AT_ONCE_MAX)
         self._engine.buckets.delete(bucket_id, deleted)
 
     def _list(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
@@ -170,13 +168,15 @@ class BucketRoutes:
             except HeadraceError as refusal:
                 exchange.respond(responses.problem(refusal))
 
-        self._engine.storage.settle(bucket.stream.log, answer)
+        self._engine.storage.settle(
+            bucket.stream.log, answer, lambda error: exchange.respond(responses.problem(error))
+        )
 
 
-def _document(bucket: Bucket) -> dict[str, object]:
+def _document(bucket: Bucket, streams: int) -> dict[str, object]:
     return {
         "bucket_id": bucket.id,
-        "streams": len(bucket.ids),
+        "streams": streams,
         "created_at_ms": bucket.stream.state.created_at_ms,
     }
 

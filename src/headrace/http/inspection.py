@@ -90,8 +90,8 @@ class Inspection:
         return buckets.stream_name(bucket_id, stream_id)
 
     def _buckets(self) -> Document:
-        found = sorted(self._engine.buckets, key=lambda bucket: bucket.id)
-        listed = [{"bucket_id": bucket.id, "streams": len(bucket.ids)} for bucket in found]
+        found = sorted(self._engine.buckets.counts().items())
+        listed = [{"bucket_id": bucket_id, "streams": count} for bucket_id, count in found]
         return {"buckets": listed[:BUCKETS_MAX], "bucket_count": len(listed)}
 
     def _find(self, name: str) -> Stream:

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 DIRECTORY: Final = "journal"
 LAST: Final = "journal/last"
+AGAIN: Final = "journal/again"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
 _FREE: Final = "free-"
@@ -66,6 +67,14 @@ class _Unproven(NamedTuple):
     position: int
     size: int
     next_lsn: int
+
+
+class _Again(msgspec.Struct, array_like=True):
+    """A batch that is about to be written again over itself, and where."""
+
+    generation: int
+    position: int
+    data: bytes
 
 
 @dataclass
@@ -186,14 +195,18 @@ class Journal:
         return msgspec.msgpack.decode(payload, type=Last)
 
     def _write_last(self, last: Last) -> None:
-        file = self._disk.open(f"{LAST}.new", create=True)
+        self._replace(LAST, msgspec.msgpack.encode(last))
+        self._last = last
+
+    def _replace(self, name: str, payload: bytes) -> None:
+        """A small file, sealed and synced, takes the place of the one of that name."""
+        file = self._disk.open(f"{name}.new", create=True)
         file.truncate(0)
-        file.write(0, frames.seal(msgspec.msgpack.encode(last)))
+        file.write(0, frames.seal(payload))
         file.sync()
         file.close()
-        self._disk.rename(f"{LAST}.new", LAST)
+        self._disk.rename(f"{name}.new", name)
         self._disk.sync_directory(DIRECTORY)
-        self._last = last
 
     def rotate(self) -> None:
         """Seal the segment being written, so that it can be applied."""
@@ -218,6 +231,7 @@ class Journal:
         """Frames after `applied_lsn`, with their numbers; afterwards the journal goes on."""
         for leftover in (n for n in self._disk.list(DIRECTORY) if n.endswith(".new")):
             self._disk.remove(f"{DIRECTORY}/{leftover}")
+        self._write_again()
         yield from self.scan(applied_lsn)
         for generation in self._void:
             # A later life writes frames of the same numbers: these must not be taken for them.
@@ -348,13 +362,35 @@ class Journal:
         """Write again, and sync, what is accepted and may only be in the page cache.
 
         A sync alone is not enough: after one that failed, the kernel takes pages for written that
-        never were, and reports success from then on.
+        never were, and reports success from then on. The batches are set down beside the journal
+        first: power that fails while one is written over itself may leave neither.
         """
+        if not self._unproven:
+            return
+        batches = []
         for batch in self._unproven:
             file = self._disk.open(segment_name(batch.generation))
-            file.write(batch.position, file.read(batch.position, batch.size))
+            data = file.read(batch.position, batch.size)
+            file.close()
+            batches.append(_Again(batch.generation, batch.position, data))
+        self._replace(AGAIN, msgspec.msgpack.encode(batches))
+        self._write_again()
+        self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
+        self._disk.remove(AGAIN)
+        self._unproven = []
+
+    def _write_again(self) -> None:
+        """Put batches that were set down back in their places, if that was begun."""
+        if AGAIN.removeprefix(f"{DIRECTORY}/") not in self._disk.list(DIRECTORY):
+            return
+        file = self._disk.open(AGAIN)
+        payload = frames.unseal(AGAIN, file.read(0, file.size()))
+        file.close()
+        present = self._generations()
+        for batch in msgspec.msgpack.decode(payload, type=list[_Again]):
+            if batch.generation not in present:
+                continue  # given up since: what stood in it is kept elsewhere
+            file = self._disk.open(segment_name(batch.generation))
+            file.write(batch.position, batch.data)
             file.sync()
             file.close()
-        if self._unproven:
-            self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
-        self._unproven = []

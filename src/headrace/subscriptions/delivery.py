@@ -56,8 +56,7 @@ class Poster:
 
     def __init__(self, rules: TargetRules, tls: ssl.SSLContext | None = None) -> None:
         self._rules = rules
-        # OpenSSL's own trust store, which honours SSL_CERT_FILE and SSL_CERT_DIR.
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls
 
     async def post(self, outgoing: Outgoing) -> Delivered | Failed:
         try:
@@ -77,6 +76,15 @@ class Poster:
             logger.warning("a webhook delivery failed in an unknown way: %r", error)
             return Failed(f"{type(error).__name__}: {error}")
 
+    async def _trust(self) -> ssl.SSLContext:
+        """OpenSSL's own trust store, which honours SSL_CERT_FILE and SSL_CERT_DIR.
+
+        Most servers never need it, and it takes longer to load than all else at their start.
+        """
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(ssl.create_default_context)
+        return self._tls
+
     async def _post(
         self, target: Target, addresses: Sequence[Address], outgoing: Outgoing
     ) -> Delivered | Failed:
@@ -94,7 +102,8 @@ class Poster:
         # The bare transport follows no redirect, keeps no cookie and reads no proxy settings. A
         # new one each time keeps no connection either: one that was opened under another name
         # for the same address would carry that name's certificate.
-        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
+        tls = await self._trust()
+        async with httpx.AsyncHTTPTransport(verify=tls, trust_env=False) as transport:
             response = await transport.handle_async_request(_request(address, target, outgoing))
             try:
                 if not response.is_success:

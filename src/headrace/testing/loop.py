@@ -39,6 +39,19 @@ class SimulatedLoop:
         self._ready.append(handle)
         return handle
 
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """There is no time here: what is to happen later does not happen."""
+        return asyncio.TimerHandle(delay, callback, args, self.as_loop, context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Asked for by handles that are cancelled."""
+
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self.as_loop)
 
