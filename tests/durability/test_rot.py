@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +16,8 @@ import pytest
 
 from headrace.errors import StoredBytesDamaged
 from headrace.storage import stream_files
+from headrace.storage.acid_count import CountBeside
+from headrace.storage.verify import verify
 from headrace.testing.disk import SimulatedDisk
 from tests.durability import rot, rot_acid
 from tests.durability.crash_machine import Violation, small_windows
@@ -127,9 +130,66 @@ def judge_acid(sound: Path, lines: list[str]) -> Counter[str]:
     return verdicts
 
 
+TXNID_AT = 144  # in each of the two pages that LMDB begins with
+PAGE_BYTES = 4096
+
+
+def take_the_older_root(directory: Path) -> None:
+    """As a flipped bit in the newer root does: LMDB goes by the higher number, and so back."""
+    path = directory / rot_acid.DATA
+    content = bytearray(path.read_bytes())
+    places = [TXNID_AT, PAGE_BYTES + TXNID_AT]
+    newer = max(places, key=lambda at: struct.unpack_from("<Q", content, at))
+    struct.pack_into("<Q", content, newer, 0)
+    path.write_bytes(content)
+
+
+def test_acid_notices_that_it_is_shown_an_older_state(
+    acid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acid, directory)
+    now = rot_acid.look(directory)
+    take_the_older_root(directory)
+    shutil.copytree(directory, tmp_path / "opened")
+    with pytest.raises(StoredBytesDamaged, match="it shows the state after commit"):
+        rot_acid.look(tmp_path / "opened")
+    report = verify(directory)
+    assert report is not None
+    assert any("it shows the state after commit" in finding for finding in report.findings)
+    monkeypatch.setattr(CountBeside, "check", lambda *_: None)
+    older = rot_acid.look(directory)
+    assert older != now, "without the count nobody would be told"
+
+
+@pytest.mark.parametrize("count", [None, b"", b"damaged"])
+def test_acid_does_without_the_count_beside_it(
+    acid: Path, count: bytes | None, tmp_path: Path
+) -> None:
+    """It is lost with no harm done: what it counts is in the environment."""
+    directory = tmp_path / "data"
+    shutil.copytree(acid, directory)
+    now = rot_acid.look(directory)
+    beside = next(directory.glob("acid/shard-*/commits"))
+    beside.unlink() if count is None else beside.write_bytes(count)
+    assert rot_acid.look(directory) == now
+    assert len(beside.read_bytes()) == 12, "it counts from here on"
+
+
+@pytest.mark.slow
+def test_acid_takes_no_older_root_whichever_bit_of_a_transaction_number_flips(acid: Path) -> None:
+    numbers = [TXNID_AT + page for page in (0, PAGE_BYTES)]
+    lines = [
+        f"bit {8 * (at + byte) + bit}" for at in numbers for byte in range(8) for bit in (0, 3, 6)
+    ]
+    verdicts = judge_acid(acid, lines)
+    assert verdicts["detected"] > len(lines) // 4
+    assert verdicts["detected"] + verdicts["harmless"] == len(lines), verdicts
+
+
 @pytest.mark.slow
 def test_acid_never_serves_other_bytes_than_were_stored(acid: Path) -> None:
-    """LMDB's own pages carry no checksum: damage there may end the process or show old state."""
+    """LMDB's own pages carry no checksum: damage there may end the process."""
     size = (acid / rot_acid.DATA).stat().st_size
     random = Random(1)
     lines = [f"bit {random.randrange(8 * size)}" for _ in range(ACID_FLIPS)]

@@ -6,7 +6,8 @@ transaction. A fork lives in its source's shard. The number of shards is written
 directory is made, and a directory made with another number is refused.
 
 LMDB itself does not checksum its pages: a flipped bit in one can end the process. Values are
-checksummed by us, so damage to them is reported instead.
+checksummed by us, so damage to them is reported instead, and transactions are counted, so that an
+older state is noticed (`acid_count`).
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class AcidStorage:
         for name in names:
             self._disk.make_directory(name)
         self._check_complete(names)
-        self._shards = [Shard(directory / name, loop) for name in names]
+        self._shards = [Shard(self._disk, name, directory / name, loop) for name in names]
         self._disk.open(READY, create=True).close()
         self._disk.sync_directory("acid")
         self.blobs: Blobs = DiskBlobs(self._disk, sync=True)

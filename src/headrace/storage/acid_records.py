@@ -6,6 +6,7 @@
     producers  id, digest of producer    its epoch and last sequence number
     receipts   id, digest, slot          the tail after one of its last appends
     documents  digest of the name        a document that is no stream, with its name
+    commits    "count"                   how many transactions there have been
 
 Integers in keys are big-endian, so that LMDB's order is the stream's. Every value begins with the
 CRC32C of its key and the rest of it: a value that is damaged, or stands in the wrong place, is
@@ -28,7 +29,7 @@ from headrace.protocol.producers import ProducerState
 from headrace.storage.base import Range
 
 STREAM_DATABASES: Final = (b"streams", b"heads", b"data", b"producers", b"receipts")
-DATABASES: Final = (*STREAM_DATABASES, b"documents")
+DATABASES: Final = (*STREAM_DATABASES, b"documents", b"commits")
 _ID = struct.Struct(">Q")
 _DATA_KEY = struct.Struct(">QQ")
 _CRC = struct.Struct("<I")

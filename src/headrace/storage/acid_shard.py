@@ -14,7 +14,9 @@ from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnread
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders, ProducerState
 from headrace.protocol.stream import Appended, StreamState
+from headrace.storage import acid_count
 from headrace.storage import acid_records as records
+from headrace.storage.acid_count import CountBeside
 from headrace.storage.base import (
     CHECK_BYTES,
     Adopted,
@@ -28,6 +30,7 @@ from headrace.storage.base import (
     Removed,
 )
 from headrace.storage.committer import Committer
+from headrace.storage.disk import Disk
 from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
@@ -64,9 +67,11 @@ def unreadable(path: Path) -> Iterator[None]:
 
 
 class Shard:
-    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, disk: Disk, name: str, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        """`path` is where `name` is on `disk`: LMDB makes its own file calls."""
         self._loop = loop
         self._path = path
+        self._beside = CountBeside(disk, name)
         with unreadable(path):
             self._environment = lmdb.open(
                 str(path),
@@ -78,6 +83,15 @@ class Shard:
             # What a kill left in the page cache looks committed: make it so before it is served.
             self._environment.sync(True)
             self._databases = {n: self._environment.open_db(n) for n in records.DATABASES}
+            with self._environment.begin() as transaction:
+                self._count = acid_count.get(transaction, self._databases[b"commits"])
+        try:
+            self._beside.check(self._count)
+        except StoredBytesDamaged:
+            self._environment.close()
+            raise
+        self._beside.write(self._count)
+        self._beside.sync()
         self.committer: Committer[AnyWork] = Committer(loop, "headrace-commit", self._write)
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
@@ -92,6 +106,9 @@ class Shard:
             return
         with self._environment.begin(write=True) as transaction:
             unfinished = Writer(transaction, self._databases).write(batch)
+            self._count += 1
+            acid_count.put(transaction, self._databases[b"commits"], self._count)
+        self._beside.write(self._count)
         if unfinished:
             self._loop.call_soon_threadsafe(self._go_on, unfinished)
 
@@ -108,6 +125,7 @@ class Shard:
     def close(self) -> None:
         self.committer.close()
         self._environment.close()
+        self._beside.close()
 
     # -- reading ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ import lmdb
 
 from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.stream import Snapshot, StreamState
+from headrace.storage import acid_count
 from headrace.storage import acid_records as records
+from headrace.storage.acid_count import CountBeside
 from headrace.storage.blobs import DiskBlobs
 from headrace.storage.blobs import path as blob_path
 from headrace.storage.catalog import Catalog, CatalogEntry, sizes_of, state_of
@@ -139,8 +142,10 @@ def _verify_acid(directory: Path, disk: Disk) -> Report:
             with lmdb.open(
                 str(path), readonly=True, lock=False, max_dbs=len(records.DATABASES)
             ) as environment:
-                shard = _ShardCheck(environment, str(path.relative_to(directory)))
+                name = str(path.relative_to(directory))
+                shard = _ShardCheck(environment, name)
                 findings += shard.findings()
+                findings += _check_count(disk, name, shard.commits)
                 streams += shard.streams
                 data_bytes += shard.data_bytes
                 snapshots += shard.snapshots
@@ -150,23 +155,47 @@ def _verify_acid(directory: Path, disk: Disk) -> Report:
     return Report(findings, streams, data_bytes)
 
 
+def _check_count(disk: Disk, shard: str, commits: int) -> Iterator[str]:
+    if acid_count.FILE not in disk.list(shard):
+        return
+    beside = CountBeside(disk, shard)
+    try:
+        beside.check(commits)
+    except StoredBytesDamaged as damage:
+        yield damage.detail
+    finally:
+        beside.close()
+
+
 class _ShardCheck:
     def __init__(self, environment: Any, file: str) -> None:
         self._environment = environment
         self._file = file
         self.streams = 0
         self.data_bytes = 0
+        self.commits = 0
         self.snapshots: list[Snapshot | None] = []
 
     def findings(self) -> Iterator[str]:
         with self._environment.begin() as transaction:
             databases = {
                 name: self._environment.open_db(name, transaction, create=False)
-                for name in records.DATABASES
+                for name in self._present(transaction)
             }
             for name, database in databases.items():
                 yield from self._check_values(transaction, name.decode(), database)
+            if b"commits" in databases:
+                with suppress(StoredBytesDamaged):  # reported just now
+                    self.commits = acid_count.get(transaction, databases[b"commits"])
             yield from self._check_order(transaction, databases)
+
+    def _present(self, transaction: Any) -> list[bytes]:
+        """Nothing was counted in a directory that no server has opened since there are counts."""
+        return [
+            name
+            for name in records.DATABASES
+            if name != b"commits" or transaction.get(name) is not None
+        ]
 
     def _check_values(self, transaction: Any, name: str, database: Any) -> Iterator[str]:
         for key, value in transaction.cursor(database):

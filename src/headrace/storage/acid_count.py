@@ -1,0 +1,68 @@
+"""How many transactions a shard has committed, told in it and beside it.
+
+LMDB has two roots and no checksum on either: where the newer one is damaged it takes the older,
+and says nothing. Each transaction therefore counts itself, and the count is written into a file
+beside the environment once the transaction is durable. So the file is never ahead, not even after
+a power cut that forgets some of it, unless the environment shows an older state than it had.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from headrace.errors import StoredBytesDamaged
+from headrace.storage import acid_records as records
+from headrace.storage.disk import Disk
+
+FILE: Final = "commits"
+_KEY: Final = b"count"
+_COUNT = struct.Struct("<Q")
+
+
+def put(transaction: Any, database: Any, count: int) -> None:
+    transaction.put(_KEY, records.seal(_KEY, _COUNT.pack(count)), db=database)
+
+
+def get(transaction: Any, database: Any) -> int:
+    """0 where none was counted yet."""
+    value = transaction.get(_KEY, db=database)
+    return 0 if value is None else _unpack(records.unseal("commits", _KEY, value))
+
+
+def _unpack(payload: bytes) -> int:
+    count: int = _COUNT.unpack(payload)[0]
+    return count
+
+
+class CountBeside:
+    """The file beside the environment of the shard in `directory`."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._file = disk.open(f"{directory}/{FILE}", create=True)
+        self._directory = directory
+
+    def check(self, count: int) -> None:
+        """Raises StoredBytesDamaged where the environment has more commits than it shows."""
+        beside = self._read()
+        if beside > count:
+            where = f"commit {beside}: it shows the state after commit {count}"
+            raise StoredBytesDamaged(f"{self._directory}/data.mdb", where)
+
+    def _read(self) -> int:
+        """0 where it says nothing: a new file, or one that is damaged itself."""
+        value = self._file.read(0, self._file.size())
+        try:
+            return _unpack(records.unseal(FILE, _KEY, value)) if value else 0
+        except (StoredBytesDamaged, struct.error):
+            return 0
+
+    def write(self, count: int) -> None:
+        """Not synced: it may lag, and must not cost what a commit costs."""
+        self._file.write(0, records.seal(_KEY, _COUNT.pack(count)))
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
