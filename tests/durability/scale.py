@@ -1,7 +1,15 @@
-"""Sizes for the long tier: 10 GiB in 1,000 streams, and 100,000 streams."""
+"""Sizes for the long tier: 10 GiB in 1,000 streams, and 100,000 streams.
+
+Each can be run for itself, and made smaller:
+
+    python -m tests.durability.scale streams --mode acid --scale 0.2
+    python -m tests.durability.scale bytes --scale 0.1
+"""
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +19,7 @@ import httpx
 
 from headrace.testing.server import ServerProcess
 from tests.durability.campaign import registered
-from tests.durability.modes import SHARDS
+from tests.durability.modes import DURABLE_MODES, SHARDS
 
 OCTETS = {"content-type": "application/octet-stream"}
 GIB = 1 << 30
@@ -115,3 +123,24 @@ def streams_at_scale(mode: str, directory: Path, scale: float) -> Found:
         f"{fresh:,.0f} bytes of memory a stream, {reopened:,.0f} after the restart"
     )
     return Found(sentence, wrong)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.durability.scale", description=__doc__)
+    parser.add_argument("what", choices=["streams", "bytes"])
+    parser.add_argument("--mode", default="file-durable", choices=DURABLE_MODES)
+    parser.add_argument("--scale", type=float, default=1.0, help="1 is the whole size")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="headrace-scale-") as name:
+        directory = Path(name) / "data"
+        if options.what == "streams":
+            found = streams_at_scale(options.mode, directory, options.scale)
+        else:
+            found = recovery_at_size(directory, options.scale)
+    print(found.sentence)
+    for sentence in found.wrong:
+        print(f"WRONG: {sentence}")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,8 @@ is an unfinished checkpoint and void; anything wrong before them is damage.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -35,6 +36,8 @@ DIRECTORY: Final = "catalog"
 CURRENT: Final = "catalog/current"
 FORMAT: Final = 2
 _RECORD = struct.Struct("<II")  # crc, length
+_PLACE_SHIFT: Final = 32  # a record's place in the log, and below it its size
+_SIZE_MASK: Final = (1 << _PLACE_SHIFT) - 1
 STALE_BYTES_MIN: Final = 1024 * 1024
 
 
@@ -89,6 +92,18 @@ def _record_crc(position: int, payload: bytes) -> int:
     return crc
 
 
+def _parse(name: str, log: bytes, at: int, position: int) -> tuple[int, AnyEntry]:
+    """The size of the record that stands at `position` of the log, and what it says."""
+    begin = at + _RECORD.size
+    if begin > len(log):
+        raise StoredBytesDamaged(name, str(position))
+    crc, length = _RECORD.unpack_from(log, at)
+    payload = log[begin : begin + length]
+    if len(payload) != length or _record_crc(position, payload) != crc:
+        raise StoredBytesDamaged(name, str(position))
+    return _RECORD.size + length, _decode(payload)
+
+
 def _key(entry: AnyEntry) -> int | str:
     return entry.name if isinstance(entry, DocumentEntry) else entry.id
 
@@ -125,7 +140,9 @@ class Catalog:
     def __init__(self, disk: Disk, *, sync: bool = True) -> None:
         self._disk = disk
         self._sync = sync
-        self._live_bytes: dict[int | str, int] = {}
+        # Where the record that counts is, in one number each: there are as many as streams.
+        self._places: dict[int | str, int] = {}
+        self._live_bytes = 0
         disk.make_directory(DIRECTORY)
         self.current = self._read_current()
 
@@ -145,8 +162,8 @@ class Catalog:
 
     def load(self) -> Catalogued:
         found = Catalogued({}, {})
-        for size, entry in self._entries():
-            self._count(entry, size)
+        for position, size, entry in self._entries():
+            self._note(entry, position, size)
             if isinstance(entry, DocumentEntry):
                 apply_documents(found.documents, {entry.name: entry.value})
             elif entry.stream is None:
@@ -155,14 +172,35 @@ class Catalog:
                 found.streams[entry.id] = entry
         return found
 
-    def _count(self, entry: AnyEntry, size: int) -> None:
-        """Keep track of how much of the log still counts."""
-        if _is_gone(entry):
-            self._live_bytes.pop(_key(entry), None)
-        else:
-            self._live_bytes[_key(entry)] = size
+    def _note(self, entry: AnyEntry, position: int, size: int) -> None:
+        """Keep track of where each record is, and how much of the log still counts."""
+        key = _key(entry)
+        self._live_bytes -= self._places.pop(key, 0) & _SIZE_MASK
+        if not _is_gone(entry):
+            self._places[key] = position << _PLACE_SHIFT | size
+            self._live_bytes += size
 
-    def _entries(self) -> Iterator[tuple[int, AnyEntry]]:
+    @contextmanager
+    def lookup(self) -> Iterator[Callable[[int], CatalogEntry]]:
+        """How to find the record of one stream after another, without keeping any in memory."""
+        name = self._log_name(self.current.log)
+        file = self._disk.open(name) if self.current.log_bytes else None
+
+        def find(stream_id: int) -> CatalogEntry:
+            position, size = divmod(self._places[stream_id], 1 << _PLACE_SHIFT)
+            assert file is not None, "a stream that has a place has a log"
+            entry = _parse(name, file.read(position, size), 0, position)[1]
+            assert isinstance(entry, CatalogEntry), "documents have names"
+            return entry
+
+        try:
+            yield find
+        finally:
+            if file is not None:
+                file.close()
+
+    def _entries(self) -> Iterator[tuple[int, int, AnyEntry]]:
+        """Every record, with its place and size."""
         if not self.current.log_bytes:
             return
         name = self._log_name(self.current.log)
@@ -171,15 +209,9 @@ class Catalog:
         file.close()
         position = 0
         while position < self.current.log_bytes:
-            begin = position + _RECORD.size
-            if begin > len(log):
-                raise StoredBytesDamaged(name, str(position))
-            crc, length = _RECORD.unpack_from(log, position)
-            payload = log[begin : begin + length]
-            if len(payload) != length or _record_crc(position, payload) != crc:
-                raise StoredBytesDamaged(name, str(position))
-            yield _RECORD.size + length, _decode(payload)
-            position = begin + length
+            size, entry = _parse(name, log, position, position)
+            yield position, size, entry
+            position += size
 
     def commit(self, entries: Sequence[AnyEntry], applied_lsn: int) -> None:
         """Write the changed streams and documents down; they count once `current` says so."""
@@ -203,13 +235,13 @@ class Catalog:
         for entry in entries:
             payload = msgspec.msgpack.encode(entry)
             parts += (_RECORD.pack(_record_crc(position, payload), len(payload)), payload)
-            self._count(entry, _RECORD.size + len(payload))
+            self._note(entry, position, _RECORD.size + len(payload))
             position += _RECORD.size + len(payload)
         return b"".join(parts)
 
     @property
     def is_stale(self) -> bool:
-        return self.current.log_bytes > 2 * sum(self._live_bytes.values()) + STALE_BYTES_MIN
+        return self.current.log_bytes > 2 * self._live_bytes + STALE_BYTES_MIN
 
     def _compact(self) -> None:
         """A new log with everything once; the old one goes when the new one counts."""

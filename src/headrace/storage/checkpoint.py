@@ -40,51 +40,46 @@ from headrace.storage.tailed import base_of
 SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
 
 
-@dataclass
+@dataclass(slots=True)
 class _Stream:
-    """A stream as the checkpoint knows it, and what it adds to its files."""
+    """A stream that a checkpoint changes, and what it adds to its files."""
 
     state: StreamState
     sizes: Sizes
     changes: list[Appended] = field(default_factory=list)
-    dirty: bool = False
     gone: bool = False
 
 
 class Checkpointer:
-    """Keeps its own copy of every stream's state, as of the last checkpoint."""
+    """Knows the streams that a checkpoint changes while it runs; the rest is in the catalog."""
 
     def __init__(self, disk: Disk, catalog: Catalog, limits: Limits, *, sync: bool) -> None:
         self._disk = disk
         self._catalog = catalog
         self._limits = limits
         self._sync = sync
-        self._streams = {
-            entry.id: _Stream(state_of(entry), sizes_of(entry))
-            for entry in catalog.load().streams.values()
-        }
+        self._changed: dict[int, _Stream] = {}
         self._documents: dict[str, bytes | None] = {}
 
     def run(self, numbered: Iterable[tuple[int, Frame]]) -> dict[int, tuple[Position, Sizes]]:
         """Carry frames over; where each stream's files then end, and their sizes."""
         applied_lsn = self._catalog.current.applied_lsn
-        for lsn, frame in numbered:
-            if lsn > applied_lsn:
-                self._apply(frame)
-                applied_lsn = lsn
-        dirty = [stream for stream in self._streams.values() if stream.dirty]
+        with self._catalog.lookup() as self._look_up:
+            for lsn, frame in numbered:
+                if lsn > applied_lsn:
+                    self._apply(frame)
+                    applied_lsn = lsn
+        dirty = list(self._changed.values())
         self._write_files([stream for stream in dirty if stream.changes and not stream.gone])
         voids = [(stream.state.id, self._find_void(stream)) for stream in dirty if not stream.gone]
         documents = [DocumentEntry(name, value) for name, value in self._documents.items()]
         self._catalog.commit([*map(self._entry, dirty), *documents], applied_lsn)
         self._documents.clear()
+        self._changed.clear()
         flushed = {}
         for stream in dirty:
-            stream.dirty = False
-            stream.changes.clear()
             if stream.gone:
                 stream_files.remove(self._disk, stream.state.id)
-                del self._streams[stream.state.id]
             else:
                 flushed[stream.state.id] = (stream.state.tail, stream.sizes)
         for stream_id, void in voids:
@@ -108,33 +103,36 @@ class Checkpointer:
         stream.sizes = sizes._replace(first_block=void.blocks)
         return void
 
+    def _find(self, stream_id: int) -> _Stream:
+        """A stream that is about to change, as the frames so far have left it."""
+        stream = self._changed.get(stream_id)
+        if stream is None:
+            entry = self._look_up(stream_id)
+            stream = self._changed[stream_id] = _Stream(state_of(entry), sizes_of(entry))
+        return stream
+
     def _apply(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
-            self._streams[frame.stream_id] = _Stream(created_state(frame), NO_FILES)
+            self._changed[frame.stream_id] = _Stream(created_state(frame), NO_FILES)
             self._append(frame.initial)
         elif isinstance(frame, AppendFrame):
             self._append(frame)
         elif isinstance(frame, RemoveFrame):
-            stream = self._streams[frame.stream_id]
-            stream.state.deleted = stream.dirty = True
+            stream = self._find(frame.stream_id)
+            stream.state.deleted = True
             stream.gone = frame.whole
         elif isinstance(frame, DocumentsFrame):
             self._documents.update(frame.documents)
         elif isinstance(frame, AdoptFrame):
-            stream = self._streams[frame.stream_id]
-            frame.restore(stream.state)
-            stream.dirty = True
+            frame.restore(self._find(frame.stream_id).state)
         else:
             assert not isinstance(frame, BlobFrame), "blobs stand in exports only"
-            stream = self._streams[frame.stream_id]
-            apply_frame(stream.state, frame)
-            stream.dirty = True
+            apply_frame(self._find(frame.stream_id).state, frame)
 
     def _append(self, frame: AppendFrame) -> None:
-        stream = self._streams[frame.stream_id]
+        stream = self._find(frame.stream_id)
         change = frame.change()
         apply_append(stream.state, change, frame.now_ms, self._limits)
-        stream.dirty = True
         if change.data:
             stream.changes.append(change)
 

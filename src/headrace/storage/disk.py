@@ -135,29 +135,30 @@ class RealDisk:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.name = str(root)
+        self._prefix = f"{root}/"
         self._lock_fd: int | None = None
 
     def open(self, name: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(self._root / name, flags, 0o600))
+        return RealFile(os.open(self._prefix + name, flags, 0o600))
 
     def list(self, directory: str) -> list[str]:
         try:
-            return sorted(os.listdir(self._root / directory))
+            return sorted(os.listdir(self._prefix + directory))
         except FileNotFoundError:
             return []
 
     def make_directory(self, name: str) -> None:
-        os.makedirs(self._root / name, mode=0o700, exist_ok=True)
+        os.makedirs(self._prefix + name, mode=0o700, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
-        os.rename(self._root / old, self._root / new)
+        os.rename(self._prefix + old, self._prefix + new)
 
     def remove(self, name: str) -> None:
-        os.unlink(self._root / name)
+        os.unlink(self._prefix + name)
 
     def sync_directory(self, name: str) -> None:
-        fd = os.open(self._root / name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(self._prefix + name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -188,7 +189,7 @@ class RealDisk:
         self.make_directory("")
         if is_new:
             self.sync_directory("..")
-        fd = os.open(self._root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._prefix + LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from headrace.protocol.expiry import FOREVER, Lifetime
-from headrace.protocol.offsets import Position
+from headrace.protocol.offsets import START, Position
 from headrace.protocol.producers import ProducerState
 from headrace.protocol.requests import ForkRequest
 from headrace.protocol.stream import ForkOrigin, Snapshot, StreamConfig, StreamState
@@ -124,12 +126,25 @@ def decode_state(stream_id: int, stream: bytes, head: bytes) -> StreamState:
 def new_state(stream_id: int, record: StreamRecord) -> StreamState:
     """A stream as it was when it was created, before its first content."""
     lifetime = Lifetime(record.ttl_secs, record.expires_at_ms)
-    config = StreamConfig(
-        record.content_type,
-        FOREVER if lifetime == FOREVER else lifetime,
-        None if record.fork is None else _decode_fork(record.fork),
-    )
+    fork = None if record.fork is None else _decode_fork(record.fork)
+    if lifetime == FOREVER and fork is None:
+        config = _plain_config(record.content_type)
+    else:
+        config = StreamConfig(
+            record.content_type, FOREVER if lifetime == FOREVER else lifetime, fork
+        )
     return StreamState(stream_id, record.name, config, record.created_at_ms)
+
+
+@lru_cache(maxsize=1024)
+def _plain_config(content_type: str) -> StreamConfig:
+    """Most streams have one of a few types and nothing else: they share it."""
+    return StreamConfig(content_type)
+
+
+def _position(pair: tuple[int, int]) -> Position:
+    """Most streams are kept from their start: they share that, too."""
+    return START if pair == START else Position(*pair)
 
 
 def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> StreamState:
@@ -140,11 +155,11 @@ def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> Str
 
 def restore_head(state: StreamState, head: HeadRecord) -> None:
     state.tail = Position(*head.tail)
-    state.floor = Position(*head.floor)
+    state.floor = _position(head.floor)
     state.closed = head.closed
     state.deleted = head.deleted
     state.stream_seq = head.stream_seq
-    state.kept = Position(*head.kept)
+    state.kept = _position(head.kept)
     state.snapshot = snapshot_of(head.snapshot)
     state.touched_ms = state.written_ms = head.written_ms
 
