@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -204,6 +205,26 @@ def test_a_directory_that_is_being_served_is_not_exported(tmp_path: Path) -> Non
     assert found.returncode == 1
     assert "in use by another server" in found.stderr
     assert not list(tmp_path.glob("export*"))
+
+
+def test_a_url_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    for url in ("http://127.0.0.1:4437", "https://streams.example/v1/stream"):
+        found = headrace("export", url, tmp_path / "export")
+        assert found.returncode == 2
+        assert "Stop it and export its data directory" in " ".join(found.stderr.split())
+    assert not list(tmp_path.glob("export*"))
+
+
+def test_a_directory_as_it_was_in_one_moment_is_exported(tmp_path: Path) -> None:
+    """As a snapshot of the file system leaves it: the server that writes to it goes on."""
+    with serving("file-durable", tmp_path / "source") as client:
+        client.put(f"{ROOT}/a", content=b"acknowledged", headers=TEXT)
+        shutil.copytree(tmp_path / "source", tmp_path / "moment")
+        found = headrace("export", tmp_path / "moment", tmp_path / "export")
+    assert found.returncode == 0
+    assert headrace("import", tmp_path / "export", tmp_path / "target").returncode == 0
+    with serving("file-durable", tmp_path / "target") as client:
+        assert client.get(f"{ROOT}/a").content == b"acknowledged"
 
 
 def test_a_damaged_directory_is_not_exported(tmp_path: Path) -> None:

@@ -23,6 +23,13 @@ def export(
     """
     from headrace.storage.transfer import export_directory
 
+    if str(directory).startswith(("http:/", "https:/")):
+        fail(
+            f"{directory} is a running server: what it keeps for itself (producers' receipts, "
+            "leases, keys) is not served over HTTP. Stop it and export its data directory, or "
+            "export a snapshot of that directory that the file system took.",
+            EXIT_REFUSED,
+        )
     if file.exists():
         fail(f"{file} exists already: name a file that does not.", EXIT_REFUSED)
     if not file.parent.is_dir():
