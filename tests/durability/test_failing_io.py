@@ -108,15 +108,30 @@ def tick(machine: Machine) -> None:
     machine.loop.run()
 
 
-def calls_made() -> int:
+def calls_made() -> list[str]:
+    """Which calls the history makes, in order."""
     machine = new_machine()
+    made: list[str] = []
+    count = machine.disk.call
+
+    def counted(name: str, **rest: Any) -> None:
+        made.append(name)
+        count(name, **rest)
+
+    machine.disk.call = counted  # type: ignore[assignment]
     play(machine)
     machine.finish()
-    assert machine.disk.calls.keys() >= {
+    assert set(made) >= {
         *("open", "read", "write", "sync", "size", "truncate", "list", "make_directory"),
         *("rename", "remove", "sync_directory", "sync_everything", "punch"),
     }
-    return machine.disk.call_count
+    return made
+
+
+def calls_that(fault: Fault) -> list[int]:
+    """The calls that can fail so; only a write can be short, any other would be out of space."""
+    calls = enumerate(calls_made(), 1)
+    return [number for number, name in calls if fault is not Fault.SHORT or name == "write"]
 
 
 def fail(number: int, fault: Fault, ends: Sequence[str] = ENDS) -> None:
@@ -155,7 +170,7 @@ def check_nothing_was_taken_after_a_failure(outcomes: list[Any]) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_one_call_may_fail(fault: Fault) -> None:
     failed = {}
-    for number in range(1, calls_made() + 1):
+    for number in calls_that(fault):
         try:
             fail(number, fault)
         except (Violation, StoredBytesDamaged) as violation:
@@ -177,7 +192,7 @@ def test_a_storage_that_syncs_again_after_a_failed_sync_is_caught(
             sync(file)
 
     monkeypatch.setattr(SimulatedFile, "sync", sync_twice)
-    for number in range(1, calls_made() + 1):
+    for number in calls_that(Fault.EIO):
         try:
             fail(number, Fault.EIO, ["power cut"])
         except (Violation, StoredBytesDamaged):
