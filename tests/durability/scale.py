@@ -25,6 +25,7 @@ OCTETS = {"content-type": "application/octet-stream"}
 GIB = 1 << 30
 WRITERS = 4
 READY_SECS_MAX = 1.0
+STARTS = 5
 DEADLINE_SECS = 120.0
 
 
@@ -53,14 +54,22 @@ def start_seconds(server: ServerProcess) -> float:
     return time.monotonic() - began
 
 
+def best_start_seconds(directory: Path) -> float:
+    """Of a few orderly starts: what else the machine does can only make one longer."""
+    taken = []
+    for _ in range(STARTS):
+        server = ServerProcess(env("file-durable", directory), cwd=str(directory.parent.parent))
+        taken.append(start_seconds(server))
+        server.stop()
+    return min(taken)
+
+
 def recovery_at_size(directory: Path, scale: float) -> Found:
     """How long a start takes with much history, beside one with none."""
     streams = max(10, int(1000 * scale))
     per_stream = max(1 << 20, int(10 * GIB * scale) // streams)
     body = b"x" * (4 << 20 if per_stream >= 4 << 20 else per_stream)
-    empty = ServerProcess(env("file-durable", directory / "empty"), cwd=str(directory.parent))
-    none_secs = start_seconds(empty)
-    empty.stop()
+    none_secs = best_start_seconds(directory / "empty")
     server = ServerProcess(env("file-durable", directory / "full"), cwd=str(directory.parent))
     server.start()
     with httpx.Client(base_url=server.url, timeout=DEADLINE_SECS) as client:
@@ -78,9 +87,7 @@ def recovery_at_size(directory: Path, scale: float) -> Found:
     again = ServerProcess(env("file-durable", directory / "full"), cwd=str(directory.parent))
     after_kill = start_seconds(again)
     again.stop()
-    once_more = ServerProcess(env("file-durable", directory / "full"), cwd=str(directory.parent))
-    after_stop = start_seconds(once_more)
-    once_more.stop()
+    after_stop = best_start_seconds(directory / "full")
     gib = streams * (per_stream // len(body)) * len(body) / GIB
     sentence = (
         f"{gib:.1f} GiB in {streams:,} streams: ready {after_stop:.2f} s after an orderly stop, "
