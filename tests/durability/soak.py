@@ -242,7 +242,7 @@ def report(soak: Soak, began: datetime) -> str:
         "",
         f"{began:%Y-%m-%d %H:%M} UTC, {took:.0f} minutes; {machine}, Python "
         f"{platform.python_version()}; load at the end {os.getloadavg()[0]:.1f}; "
-        f"`{' '.join(['python -m tests.durability.soak', *sys.argv[1:]])}`",
+        f"`python -m tests.durability.soak --minutes {soak.minutes:g}`",
         "",
         "| what | how much | violations |",
         "|---|---|---|",
