@@ -24,6 +24,7 @@ from tests.durability.modes import DURABLE_MODES, SEGMENT_BYTES, SHARDS
 BLOB = bytes(4_000_000)
 MESSAGE = b"m" * 1000
 APPENDS = 2 * SEGMENT_BYTES // len(MESSAGE)  # so many that the journal has to be carried over
+UPLOAD_SECS_MAX = 600.0  # the slow upload lasts as long as all the rest
 DOCUMENTS = 6  # more than there are workers that write snapshots
 
 
@@ -86,8 +87,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, gate: Gate) -> Iterator[
         acid_shard_count=SHARDS,
         journal_segment_bytes=SEGMENT_BYTES,
     )
-    server = replace(Config().server, port=0)
-    with InProcessServer(replace(Config(), server=server, storage=storage)) as running:
+    config = replace(
+        Config(),
+        server=replace(Config().server, port=0),
+        http=replace(Config().http, body_timeout_secs=UPLOAD_SECS_MAX),
+        storage=storage,
+    )
+    with InProcessServer(config) as running:
         yield running.url
         gate.open()
 
