@@ -95,6 +95,7 @@ bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes 
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench durable
 	$(BIN)/python -m bench reference
+	$(BIN)/python -m bench pipelines
 	$(if $(WITH_COMPILED),$(BIN)/python -m bench --compiled --only 'append-c64-*' 'producer-*' 'crowd-*')
 
 # --- the stack: docs/stack.md ---

@@ -1,4 +1,4 @@
-"""The command: python -m bench [compare|durable|reference|profile] [--quick] [--only ROW...] ..."""
+"""The command: python -m bench [compare|durable|reference|pipelines|profile] [--quick] ..."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ FULL = Budget(seconds=4.0, warmup_s=2.0, latency_samples=300)
 QUICK = Budget(seconds=1.0, warmup_s=1.0, latency_samples=100)
 STORAGE_MODE = "memory"
 WIDTH_IN_A_FILE = 150
-WHAT = ("compare", "durable", "reference", "profile")
+WHAT = ("compare", "durable", "reference", "pipelines", "profile")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("what", nargs="?", choices=WHAT, default="compare")
-    parser.add_argument("--quick", action="store_true", help="one short round: a smoke test")
+    parser.add_argument(
+        "--quick", "--small", action="store_true", help="one short round: a smoke test"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--servers", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--compiled", action="store_true", help="measure build/compiled")
@@ -47,6 +49,11 @@ def main(arguments: list[str]) -> None:
             durable.run(console, options.only, budget, rounds, quick=options.quick)
         elif options.what == "reference":
             reference_rows.run(console, rounds, quick=options.quick)
+        elif options.what == "pipelines":
+            # Imported here: the other rows need no Spark.
+            from bench.pipelines import command
+
+            command.run(console, options.only, options.rounds, small=options.quick)
         else:
             compare(console, options, budget, rounds)
     except ServerError as failure:

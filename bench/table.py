@@ -90,7 +90,7 @@ def notes(result: RowResult) -> list[str]:
         if any(sample.bound_by == "generator" for sample in samples):
             found.append("generator-bound")
     everything = [sample for server in result.samples for sample in result.good(server)]
-    return found + _weather(everything)
+    return found + weather(everything)
 
 
 def _utilisation(samples: list[Sample]) -> float:
@@ -98,7 +98,7 @@ def _utilisation(samples: list[Sample]) -> float:
     return median(sample.server_cpu_seconds / sample.seconds for sample in samples)
 
 
-def _weather(samples: list[Sample]) -> list[str]:
+def weather(samples: list[Sample]) -> list[str]:
     steal = max((sample.steal_share for sample in samples), default=0.0)
     other = max((sample.other_share for sample in samples), default=0.0)
     found = [f"steal {steal:.0%}"] if steal > STEAL_SHARE_MAX else []
