@@ -230,8 +230,8 @@ class _Performer:
 
     def _send(self, request: Request) -> tuple[httpx.Response, float]:
         self._check()
-        headers = {name: _now(value) for name, value in request.headers.items()}
-        params = {name: _now(value) for name, value in request.params.items()}
+        headers = {name: now(value) for name, value in request.headers.items()}
+        params = {name: now(value) for name, value in request.params.items()}
         prepared = built(self._http, request, headers, params, self._settings)
         if self._line is not None and self._owns_connections:
             prepared.extensions["trace"] = self._line.trace
@@ -271,5 +271,5 @@ class _Performer:
             self._body = iter(())
 
 
-def _now(value: Any) -> str:
+def now(value: Any) -> str:
     return str(value()) if callable(value) else str(value)

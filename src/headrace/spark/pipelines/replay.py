@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client.settings import Settings
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.job import Job, started
+from headrace.spark.streams.appender import Appender, Producer
 from headrace.spark.streams.options import WriteOptions
 from headrace.spark.streams.server import Server
-from headrace.spark.streams.writer import Appender, Producer
 
 VERSION_FILE = "replay.json"
 
@@ -118,22 +119,14 @@ class _Write:
         )
         ordered = read.sort_by("offset")
         content_type = ordered.column("content_type")[0].as_py()
-        values = ordered.column("value").to_pylist()
         options = WriteOptions(
             self.settings, None, None, 5000, 4 * 1024 * 1024, True, content_type, True
         )
-        server = Server(self.settings)
-        try:
-            producer = Producer(f"{self.producer}-{self.version}", 0)
-            appender = Appender(options, server, producer)
-            appender.write(replayed.target, [_bytes(value) for value in values])
-        finally:
-            server.close()
-        return len(values)
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode("utf-8") if isinstance(value, str) else value
+        with Appender(options, Producer(f"{self.producer}-{self.version}", 0)) as appender:
+            for values in ordered.column("value").chunks:
+                appender.write(replayed.target, values.cast(pa.binary()))
+            appender.flush()
+        return appender.rows
 
 
 PIPELINE = Pipeline("replay", "a lake table back into streams", Config, start)

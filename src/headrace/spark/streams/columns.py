@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headrace.protocol import framed
@@ -15,7 +16,10 @@ DEFAULT_SCHEMA: Final = "stream string, value binary, offset string, content_typ
 _TEXT: Final = ("stream", "offset", "content_type")
 _BATCH_ROWS: Final = 10_000  # Spark's own default for Arrow batches
 _BATCH_BYTES: Final = 4 * 1024 * 1024
-_DIGITS: Final = 16
+_FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)], dtype="S4")
+_HALVES: Final = (*(f"messages{n}" for n in range(4)), "_", *(f"bytes{n}" for n in range(4)))
+# An offset, `%016d_%016d`, as fields of four digits each.
+_TOKEN: Final = np.dtype([(name, "u1" if name == "_" else "S4") for name in _HALVES])
 
 
 class BadColumn(ValueError):
@@ -48,14 +52,13 @@ class Columns:
     def of_frame(self, stream: str, content_type: str, body: bytes) -> pa.RecordBatch:
         frame = framed.decode(body)
         count = frame.message_count
-        strides = np.frombuffer(frame.strides, dtype="<u4").astype(np.int64)
-        ends = np.cumsum(strides)
+        ends = np.cumsum(np.frombuffer(frame.strides, dtype="<u4"), dtype=np.int64)
         makers: dict[str, Callable[[pa.DataType], pa.Array]] = {
             "stream": lambda _: pa.repeat(pa.scalar(stream), count),
             "content_type": lambda _: pa.repeat(pa.scalar(content_type), count),
             "offset": lambda _: _tokens(frame.start, ends),
             "value": lambda kind: _cast(
-                stream, _values(strides, ends, frame.separator_bytes, frame.data), kind
+                stream, _values(ends, frame.separator_bytes, frame.data), kind
             ),
         }
         return self._batch(makers)
@@ -80,36 +83,36 @@ class Columns:
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def _values(
-    strides: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], separator: int, data: memoryview
-) -> pa.Array:
-    count = len(strides)
-    values = np.frombuffer(data, dtype=np.uint8)
-    starts = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(strides - separator, out=starts[1:], dtype=np.int32)
-    if separator and count:
-        keep = np.ones(len(values), dtype=bool)
-        keep[ends - 1] = False
-        values = values[keep]
-    buffers = [None, pa.py_buffer(starts), pa.py_buffer(values)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
+def _values(ends: np.ndarray[Any, Any], separator: int, data: memoryview) -> pa.Array:
+    starts = np.zeros(len(ends) + 1, dtype=np.int32)
+    starts[1:] = ends
+    buffers = [None, pa.py_buffer(starts), pa.py_buffer(data)]
+    values = pa.Array.from_buffers(pa.binary(), len(ends), buffers)
+    return pc.binary_slice(values, 0, -separator) if separator else values
 
 
 def _tokens(start: tuple[int, int], ends: np.ndarray[Any, Any]) -> pa.Array:
     """The offset after each message, `%016d_%016d`, as one buffer of digits."""
     count = len(ends)
-    text = np.full((count, 2 * _DIGITS + 1), ord("_"), dtype=np.uint8)
-    _write_digits(text[:, :_DIGITS], start[0] + np.arange(1, count + 1, dtype=np.int64))
-    _write_digits(text[:, _DIGITS + 1 :], start[1] + ends)
-    starts = np.arange(count + 1, dtype=np.int32) * text.shape[1]
-    buffers = [None, pa.py_buffer(starts), pa.py_buffer(text.ravel())]
+    text = np.empty(count, dtype=_TOKEN)
+    _write_digits(text, "messages", start[0] + np.arange(1, count + 1, dtype=np.int64))
+    text["_"] = ord("_")
+    _write_digits(text, "bytes", start[1] + ends)
+    starts = np.arange(count + 1, dtype=np.int32) * _TOKEN.itemsize
+    buffers = [None, pa.py_buffer(starts), pa.py_buffer(text.view(np.uint8))]
     return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
-def _write_digits(target: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> None:
-    for column in range(_DIGITS - 1, -1, -1):
-        numbers, digit = np.divmod(numbers, 10)
-        target[:, column] = digit + ord("0")
+def _write_digits(text: np.ndarray[Any, Any], half: str, numbers: np.ndarray[Any, Any]) -> None:
+    """Sixteen digits, four at a time from the last; the first eight are mostly the same in all."""
+    for place in (3, 2):
+        numbers, four = np.divmod(numbers, 10_000)
+        text[f"{half}{place}"] = _FOUR_DIGITS[four]
+    if len(numbers) and numbers[0] == numbers[-1]:
+        numbers = numbers[:1]
+    for place in (1, 0):
+        numbers, four = np.divmod(numbers, 10_000)
+        text[f"{half}{place}"] = _FOUR_DIGITS[four]
 
 
 def _cast(stream: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -124,7 +127,11 @@ def _cast(stream: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
         ) from None
 
 
-def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def gathered(
+    batches: Iterator[pa.RecordBatch],
+    rows_min: int = _BATCH_ROWS,
+    bytes_min: int = _BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
     """The same rows in batches worth sending: many small streams make few large ones."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
@@ -134,7 +141,7 @@ def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+        if rows >= rows_min or size >= bytes_min:
             yield _joined(held)
             held, rows, size = [], 0, 0
     if held:

@@ -5,7 +5,7 @@ The one place of the source that sends requests; made anew in each process that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from headrace.client.feeds import Change, Changes, list_streams, read_feed, stre
 from headrace.client.locate import locate
 from headrace.client.ranges import FramedChunk, Tail, read_framed, tails
 from headrace.client.settings import Settings
+from headrace.client.wire import WireDriver, is_direct
 from headrace.protocol.buckets import encode_segment
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.names import CONTROL_PREFIX
@@ -32,7 +33,9 @@ class Snapshot:
 class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._driver = Driver(settings)
+        self._driver: Driver | WireDriver = (
+            WireDriver(settings) if is_direct(settings) else Driver(settings)
+        )
 
     def close(self) -> None:
         self._driver.close()
@@ -106,11 +109,24 @@ class Server:
     def append(
         self, stream: str, body: bytes, content_type: str, producer: ProducerStamp | None
     ) -> Appended:
-        steps = calls.append(
-            self.target(stream),
-            body,
-            content_type,
-            producer=producer,
-            repeat_in_doubt=producer is None,
-        )
-        return self._driver.run(steps)
+        [appended] = self.append_all(stream, [body], content_type, [producer])
+        return appended
+
+    def append_all(
+        self,
+        stream: str,
+        bodies: Sequence[bytes],
+        content_type: str,
+        producers: Sequence[ProducerStamp | None],
+    ) -> list[Appended]:
+        """Append one after another, without waiting for the answer to each."""
+        target = self.target(stream)
+        several = [
+            calls.append(
+                target, body, content_type, producer=producer, repeat_in_doubt=producer is None
+            )
+            for body, producer in zip(bodies, producers, strict=True)
+        ]
+        if isinstance(self._driver, WireDriver):
+            return self._driver.run_in_order(several)
+        return [self._driver.run(steps) for steps in several]

@@ -15,7 +15,7 @@ rows alone: a fixed number of them, never on how Arrow cut them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +28,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from headrace.client.calls import ProducerStamp
-from headrace.errors import HeadraceError
 from headrace.spark.batches import current_batch
 from headrace.spark.options import OptionError
-from headrace.spark.streams.bodies import Chunker, bodies_of
+from headrace.spark.streams.appender import Appender, Producer
+from headrace.spark.streams.bodies import by_stream
+from headrace.spark.streams.columns import gathered
 from headrace.spark.streams.options import WriteOptions
-from headrace.spark.streams.server import Server
 from headrace.spark.streams.tracking import StreamProblem
+
+# Rows are sorted by stream so many at a time: with thousands of streams each has few of them.
+_GATHERED_ROWS = 100_000
+_GATHERED_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,6 @@ class Written(WriterCommitMessage):
     rows: int
     appends: int
     repeated: int
-
-
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """Who writes in one task; None where repeats are not to be recognised."""
-
-    id: str
-    epoch: int
-
-    def stamp(self, seq: int) -> ProducerStamp:
-        return ProducerStamp(self.id, self.epoch, seq)
 
 
 def check_columns(options: WriteOptions, schema: StructType) -> None:
@@ -77,77 +69,22 @@ class _Writer:
     def _append_all(
         self, batches: Iterator[pa.RecordBatch], producer: Producer | None, partition: int
     ) -> Written:
-        server = Server(self._options.settings)
-        task = Appender(self._options, server, producer)
-        try:
-            chunker = Chunker(self._options.chunk_rows, self._options.chunk_bytes)
-            for batch in batches:
-                for stream, values in self._by_stream(batch):
-                    for chunk in chunker.add(stream, values):
-                        task.append(stream, chunk)
-            for stream, chunk in chunker.rest():
-                task.append(stream, chunk)
-        finally:
-            server.close()
-        return Written(partition, task.rows, task.appends, task.repeated)
+        with Appender(self._options, producer) as appender:
+            for rows in gathered(batches, _GATHERED_ROWS, _GATHERED_BYTES):
+                for stream, values in self._by_stream(rows):
+                    appender.write(stream, values)
+            appender.flush()
+        return Written(partition, appender.rows, appender.appends, appender.repeated)
 
-    def _by_stream(self, batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes | None]]]:
-        values = batch.column("value").cast(pa.binary()).to_pylist()
+    def _by_stream(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+        values = rows.column("value").cast(pa.binary())
         if self._options.stream is not None:
             yield self._options.stream, values
             return
-        streams = batch.column("stream").to_pylist()
-        groups: dict[str | None, list[bytes | None]] = {}
-        for stream, value in zip(streams, values, strict=True):
-            groups.setdefault(stream, []).append(value)
-        for name, group in groups.items():
+        for name, found in by_stream(rows.column("stream"), values):
             if not name:
                 raise StreamProblem("A row names no stream: the column stream is null or empty.")
-            yield name, group
-
-
-class Appender:
-    """The appends of one task, numbered per stream."""
-
-    def __init__(self, options: WriteOptions, server: Server, producer: Producer | None) -> None:
-        self._options = options
-        self._server = server
-        self._producer = producer
-        self._content_types: dict[str, str] = {}
-        self._next_seq: dict[str, int] = {}
-        self.rows = self.appends = self.repeated = 0
-
-    def write(self, stream: str, values: Sequence[bytes | None]) -> None:
-        """Append all of one stream's values, in chunks."""
-        chunker = Chunker(self._options.chunk_rows, self._options.chunk_bytes)
-        for chunk in chunker.add(stream, values):
-            self.append(stream, chunk)
-        for _, chunk in chunker.rest():
-            self.append(stream, chunk)
-
-    def append(self, stream: str, values: Sequence[bytes | None]) -> None:
-        try:
-            self._append(stream, values)
-        except HeadraceError as error:
-            raise StreamProblem(f"{stream}: {error}") from error
-
-    def _append(self, stream: str, values: Sequence[bytes | None]) -> None:
-        content_type = self._content_types.get(stream)
-        if content_type is None:
-            content_type = self._content_types[stream] = self._content_type(stream)
-        for body in bodies_of(stream, content_type, values):
-            seq = self._next_seq.get(stream, 0)
-            stamp = self._producer.stamp(seq) if self._producer else None
-            appended = self._server.append(stream, body, content_type, stamp)
-            self._next_seq[stream] = seq + 1
-            self.appends += 1
-            self.repeated += appended.duplicate
-        self.rows += len(values)
-
-    def _content_type(self, stream: str) -> str:
-        if self._options.create:
-            return self._server.create(stream, self._options.content_type)
-        return self._server.content_type(stream)
+            yield name, found
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

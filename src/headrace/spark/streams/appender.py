@@ -1,0 +1,172 @@
+"""The appends of one task: streams side by side, each stream in its order.
+
+A stream belongs to one lane, a thread with a connection. A server that stores syncs once for all
+appends that wait, so several lanes cost it little more than one. Where a body is one message,
+many are sent before the first is answered.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.client.calls import ProducerStamp
+from headrace.errors import HeadraceError
+from headrace.spark.streams.bodies import Chunker, bodies_of
+from headrace.spark.streams.options import WriteOptions
+from headrace.spark.streams.server import Server
+from headrace.spark.streams.tracking import StreamProblem
+
+LANES_MAX: Final = 4
+_WAITING_MAX: Final = 2  # chunks a lane has before it; what it holds in memory
+_IN_FLIGHT_MAX: Final = 128  # messages sent before the first is answered
+_IN_FLIGHT_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who writes in one task; None where repeats are not to be recognised."""
+
+    id: str
+    epoch: int
+
+    def stamp(self, seq: int) -> ProducerStamp:
+        return ProducerStamp(self.id, self.epoch, seq)
+
+
+class Appender:
+    """Use it as a context manager: when it is left, everything is in or an error says why not."""
+
+    def __init__(self, options: WriteOptions, producer: Producer | None) -> None:
+        self._options = options
+        self._producer = producer
+        self._chunker = Chunker(options.chunk_rows, options.chunk_bytes)
+        self._lanes: list[_Lane] = []
+        self._lane_of: dict[str, _Lane] = {}
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for lane in self._lanes:
+            lane.end()
+        if kind is None:
+            self._raise_failure()
+
+    def write(self, stream: str, values: pa.Array) -> None:
+        """Take values; what makes a whole chunk goes out."""
+        for chunk in self._chunker.add(stream, values):
+            self._append(stream, chunk)
+
+    def flush(self) -> None:
+        """Send what is left, too."""
+        for stream, chunk in self._chunker.rest():
+            self._append(stream, chunk)
+
+    def _append(self, stream: str, values: pa.Array) -> None:
+        self._raise_failure()
+        lane = self._lane_of.get(stream)
+        if lane is None:
+            lane = self._lane_of[stream] = self._next_lane()
+        lane.put(stream, values)
+
+    def _next_lane(self) -> _Lane:
+        if len(self._lanes) < LANES_MAX:
+            self._lanes.append(_Lane(self._options, self._producer))
+        return self._lanes[len(self._lane_of) % len(self._lanes)]
+
+    def _raise_failure(self) -> None:
+        for lane in self._lanes:
+            if lane.failure is not None:
+                raise lane.failure
+
+    @property
+    def rows(self) -> int:
+        return sum(lane.rows for lane in self._lanes)
+
+    @property
+    def appends(self) -> int:
+        return sum(lane.appends for lane in self._lanes)
+
+    @property
+    def repeated(self) -> int:
+        return sum(lane.repeated for lane in self._lanes)
+
+
+class _Lane:
+    def __init__(self, options: WriteOptions, producer: Producer | None) -> None:
+        self._options = options
+        self._producer = producer
+        self._server = Server(options.settings)
+        self._content_types: dict[str, str] = {}
+        self._next_seq: dict[str, int] = {}
+        self._waiting: queue.Queue[tuple[str, pa.Array] | None] = queue.Queue(_WAITING_MAX)
+        self.rows = self.appends = self.repeated = 0
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
+        self._thread.start()
+
+    def put(self, stream: str, values: pa.Array) -> None:
+        self._waiting.put((stream, values))
+
+    def end(self) -> None:
+        """Return when what was put is in, or cannot be."""
+        self._waiting.put(None)
+        self._thread.join()
+        self._server.close()
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            if self.failure is not None:
+                continue  # taken and dropped, so that nobody waits for room
+            try:
+                self._append(*work)
+            except Exception as error:  # the task raises it, in its own thread
+                self.failure = error
+
+    def _append(self, stream: str, values: pa.Array) -> None:
+        try:
+            content_type = self._content_types.get(stream)
+            if content_type is None:
+                content_type = self._content_types[stream] = self._content_type(stream)
+            for bodies in _in_flight(bodies_of(stream, content_type, values)):
+                self._send(stream, bodies, content_type)
+        except HeadraceError as error:
+            raise StreamProblem(f"{stream}: {error}") from error
+        self.rows += len(values)
+
+    def _send(self, stream: str, bodies: Sequence[bytes], content_type: str) -> None:
+        first = self._next_seq.get(stream, 0)
+        producer = self._producer
+        stamps = [producer.stamp(first + n) if producer else None for n in range(len(bodies))]
+        done = self._server.append_all(stream, bodies, content_type, stamps)
+        self._next_seq[stream] = first + len(bodies)
+        self.appends += len(done)
+        self.repeated += sum(appended.duplicate for appended in done)
+
+    def _content_type(self, stream: str) -> str:
+        if self._options.create:
+            return self._server.create(stream, self._options.content_type)
+        return self._server.content_type(stream)
+
+
+def _in_flight(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The bodies in groups that may be under way together."""
+    first = size = 0
+    for number, body in enumerate(bodies):
+        size += len(body)
+        if number > first and (number - first >= _IN_FLIGHT_MAX or size > _IN_FLIGHT_BYTES):
+            yield bodies[first:number]
+            first, size = number, len(body)
+    yield bodies[first:]
