@@ -121,6 +121,12 @@ def test_ten_thousand_streams_are_followed_by_one_reader_for_what_changes(serve:
         assert found(rows) == [("/agents/07777", b"1")]
         # The append, the feed, a tail, a range; and what this test itself asks.
         assert requests_answered(http) - before < 10
+        waiting = pool.submit(next_batch, reader, end)
+        eventually(lambda: live_readers(http, "long-poll") == 1, "the reader waits again")
+        before = requests_answered(http)
+        put(http, "/agents/new", b"[2]")
+        assert found(waiting.result()[1]) == [("/agents/new", b"2")]
+        assert requests_answered(http) - before < 10
 
 
 def create_all(server: ServerProcess, paths: list[str]) -> None:

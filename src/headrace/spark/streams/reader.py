@@ -7,7 +7,7 @@ partition, and connections are made where they are used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError, OffsetTrimmed, StreamDeleted, StreamNotFound
+from headrace.spark.streams.ahead import ahead
 from headrace.spark.streams.columns import Columns, arrow_schema, gathered
 from headrace.spark.streams.options import ReadOptions
 from headrace.spark.streams.plan import (
@@ -38,13 +39,19 @@ from headrace.spark.streams.server import Server
 from headrace.spark.streams.snapshots import snapshot_rows
 from headrace.spark.streams.tracking import Bounds, DataLoss, StreamProblem, Tracker
 
+_AHEAD_BYTES_MIN: Final = 1024 * 1024
+_AHEAD_BATCHES: Final = 2
+
 
 def read_partition(
     options: ReadOptions, schema: pa.Schema, partition: StreamPartition
 ) -> Iterator[pa.RecordBatch]:
     server = Server(options.settings)
     try:
-        yield from gathered(_batches(options, server, Columns(schema), partition))
+        found = gathered(_batches(options, server, Columns(schema), partition))
+        # A thread costs more than it saves where one answer holds everything.
+        is_long = sum(span.bytes for span in partition.spans) > _AHEAD_BYTES_MIN
+        yield from ahead(found, _AHEAD_BATCHES) if is_long else found
     finally:
         server.close()
 
