@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from headrace.spark.lake.archives import IcebergArchive, find_archive, small_files
 from headrace.spark.lake.files import write_files
 from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeError, LakeTable
 
@@ -84,6 +85,32 @@ def test_other_partitions_than_the_table_has_are_refused(tmp_path: Path) -> None
     add(DeltaLake(tmp_path, ("session",)), 0, ("a", 1))
     with pytest.raises(LakeError, match="partitioned by"):
         add(DeltaLake(tmp_path, ("day",)), 1, ("a", 2))
+
+
+def test_what_is_added_while_files_are_merged_stays_and_old_versions_can_be_read(
+    tmp_path: Path,
+) -> None:
+    lake = Iceberg.at(tmp_path / "events", ("session", "day"))
+    for batch in range(3):
+        add(lake, batch, ("a", 2 * batch), ("b", 2 * batch + 1))
+    archive = find_archive(str(lake.path))
+    assert isinstance(archive, IcebergArchive)
+    before, version = stored(lake), archive.version()
+    catalog = lake.catalog()
+    table = catalog.load_table(lake.name)
+    parts = small_files(table)
+    assert [len(files) for files in parts] == [3, 3]
+    add(lake, 3, ("a", 6))
+    for files in parts:
+        archive.merge(table, files)
+    assert [row["n"] for row in stored(lake)] == list(range(7))
+    archive.merge_files()
+    after = catalog.load_table(lake.name)
+    assert len(list(after.scan().plan_files())) == 2
+    old = after.scan(snapshot_id=version).to_arrow().select(SCHEMA.names).to_pylist()
+    catalog.engine.dispose()
+    assert sorted(old, key=lambda row: row["n"]) == before
+    assert [row["n"] for row in stored(lake)] == list(range(7))
 
 
 @pytest.mark.slow

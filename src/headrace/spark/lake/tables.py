@@ -96,6 +96,11 @@ class Iceberg:
     name: str
     keeps_partition_columns = True
 
+    @classmethod
+    def at(cls, path: Path, partition_by: tuple[str, ...] = ()) -> Iceberg:
+        """The table of a directory, with its catalog inside and the directory's name."""
+        return cls(path, partition_by, path / "catalog.db", f"headrace.{path.name}")
+
     @property
     def data_dir(self) -> Path:
         return self.path / "data"

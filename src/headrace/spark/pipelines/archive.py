@@ -6,13 +6,13 @@ Small files of past batches are merged while it runs, and when it starts.
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.spark.lake.archives import find_archive
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.reading import StreamsConfig, messages
 
@@ -24,7 +24,7 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
     format: Literal["delta", "iceberg"] = "delta"
     value: Literal["string", "binary"] = "string"  # binary for streams that are not text
     time: str = ""  # a path such as $.at that holds a message's time; else the day it is archived
-    merge_files_secs: int = 300  # 0 never merges; Delta only
+    merge_files_secs: int = 300  # 0 never merges
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
@@ -56,19 +56,10 @@ def rows(read: DataFrame, config: Config) -> DataFrame:
 
 
 def merge_files(config: Config) -> None:
-    """Merge small files of each partition, and forget the parts a week later."""
-    from deltalake import DeltaTable
-
-    path = str(Path(config.table).absolute())
-    if (
-        config.format != "delta"
-        or not config.merge_files_secs
-        or not DeltaTable.is_deltatable(path)
-    ):
-        return
-    table = DeltaTable(path)
-    table.optimize.compact()
-    table.vacuum(dry_run=False)
+    """Make one file of the small ones of each partition."""
+    found = find_archive(config.table) if config.merge_files_secs else None
+    if found is not None:
+        found.merge_files()
 
 
 def _merge_while(query: StreamingQuery, config: Config) -> None:

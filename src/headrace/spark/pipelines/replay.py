@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client.settings import Settings
+from headrace.spark.lake.archives import Archive, find_archive
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.job import Job, started
 from headrace.spark.streams.appender import Appender, Producer
@@ -47,37 +47,35 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
 
 def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
     """Write every stream; how many messages."""
-    table = open_table(config.table)
-    noted = _noted(state_dir)
-    if noted is None:
-        refuse_used(config, plan(table, config))
-        noted = table.version()
+    archive = open_archive(config.table)
+    version = _noted(state_dir)
+    if version is None:
+        version = archive.version()
+        refuse_used(config, plan(archive, version, config))
         state_dir.mkdir(parents=True, exist_ok=True)
-        (state_dir / VERSION_FILE).write_text(json.dumps({"version": noted}), "utf-8")
-    table.load_as_version(noted)
-    streams = plan(table, config)
+        (state_dir / VERSION_FILE).write_text(json.dumps({"version": version}), "utf-8")
+    streams = plan(archive, version, config)
     if not streams:
         return 0
     settings = Settings(url=config.server, token=config.token or None)
-    write = _Write(settings, config.producer, table.table_uri, noted)
+    write = _Write(settings, config.producer, archive, version)
     slices = min(len(streams), spark.sparkContext.defaultParallelism)
     return int(spark.sparkContext.parallelize(streams, slices).map(write).sum())
 
 
-def open_table(path: str) -> Any:
-    from deltalake import DeltaTable
+def open_archive(path: str) -> Archive:
+    found = find_archive(path)
+    if found is None:
+        raise ConfigError(
+            f"{Path(path).absolute()} is not a Delta table and holds no Iceberg catalog; archive "
+            "writes either."
+        )
+    return found
 
-    place = Path(path).absolute()
-    if not DeltaTable.is_deltatable(str(place)):
-        raise ConfigError(f"{place} is not a Delta table; archive writes one.")
-    return DeltaTable(str(place))
 
-
-def plan(table: Any, config: Config) -> list[Replayed]:
+def plan(archive: Archive, version: int, config: Config) -> list[Replayed]:
     """The streams of a table, which is partitioned by them."""
-    if "stream" not in table.metadata().partition_columns:
-        raise ConfigError("The table is not partitioned by stream, as archive does it.")
-    names = sorted({partition["stream"] for partition in table.partitions()})
+    names = archive.streams(version)
     wanted = [name for name in names if not config.streams or name in config.streams]
     return [Replayed(name, config.to.replace("{stream}", name)) for name in wanted]
 
@@ -107,16 +105,11 @@ class _Write:
 
     settings: Settings
     producer: str
-    table: str
+    archive: Archive
     version: int
 
     def __call__(self, replayed: Replayed) -> int:
-        from deltalake import DeltaTable
-
-        read = DeltaTable(self.table, version=self.version).to_pyarrow_table(
-            partitions=[("stream", "=", replayed.stream)],
-            columns=["offset", "content_type", "value"],
-        )
+        read = self.archive.messages(replayed.stream, self.version)
         ordered = read.sort_by("offset")
         content_type = ordered.column("content_type")[0].as_py()
         options = WriteOptions(

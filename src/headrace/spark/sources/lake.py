@@ -62,8 +62,9 @@ def _table(options: Options, schema: StructType) -> LakeTable:
         raise OptionError(f"partitionBy names {unknown[0]}, which is not a column.")
     if options.choice("tableFormat", ("delta", "iceberg")) == "delta":
         return DeltaLake(path, partition_by)
-    catalog = Path(options.text("catalog", str(path / "catalog.db"))).absolute()
-    return Iceberg(path, partition_by, catalog, options.text("table", f"headrace.{path.name}"))
+    usual = Iceberg.at(path, partition_by)
+    catalog = Path(options.text("catalog", str(usual.catalog_file))).absolute()
+    return Iceberg(path, partition_by, catalog, options.text("table", usual.name))
 
 
 class _Writer:
