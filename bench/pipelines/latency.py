@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from uuid import uuid4
 
 import psycopg
@@ -28,7 +28,7 @@ STREAM = "bench/live"
 TABLE = "bench_live"
 PAUSE_SECS_MAX = 0.2
 POLL_SECS = 0.002
-ARRIVAL_SECS = 120.0
+ARRIVAL_SECS = 300.0
 BURSTS_PER_SEC = 20
 WARMUP_PROBES = 10
 
@@ -58,17 +58,17 @@ def rows(place: Place) -> Iterator[BoundedRow]:
 def _probing(
     place: Place,
     start: Callable[[Place], StreamingQuery],
-    probe: Callable[[Place], Probe],
+    probe: Callable[[Place], AbstractContextManager[Probe]],
     loads: Sequence[Load],
 ) -> Callable[[], Done]:
     def run() -> Done:
         query = start(place)
         try:
-            once = probe(place)
-            for _ in range(WARMUP_PROBES):
-                once()
-            with _loaded(place, loads):
-                return _delays([_timed(once) for _ in range(place.sizes.probes)])
+            with probe(place) as once:
+                for _ in range(WARMUP_PROBES):
+                    once()
+                with _loaded(place, loads):
+                    return _delays([_timed(once) for _ in range(place.sizes.probes)])
         finally:
             query.stop()
 
@@ -103,22 +103,24 @@ def _to_postgres(place: Place) -> StreamingQuery:
     return stream_to_postgres.start(place.spark, config, run)
 
 
-def _append_probe(place: Place) -> Probe:
+@contextmanager
+def _append_probe(place: Place) -> Iterator[Probe]:
+    """One that looks at the table all the time."""
     stream = place.client.stream(STREAM)
-    connection = psycopg.connect(place.postgres.url, autocommit=True)
-    last = connection.execute("select coalesce(max(id), 0) from session_events").fetchone()
     query = "select 1 from session_events where id > %s and event_key = %s"
-    after = last[0] if last else 0
+    with psycopg.connect(place.postgres.url, autocommit=True) as connection:
+        last = connection.execute("select coalesce(max(id), 0) from session_events").fetchone()
+        after = last[0] if last else 0
 
-    def probe() -> None:
-        key = f"probe:{uuid4()}"
-        stream.append_json({"key": key}, repeat_in_doubt=True)
-        deadline = time.monotonic() + ARRIVAL_SECS
-        while connection.execute(query, (after, key)).fetchone() is None:
-            assert time.monotonic() < deadline, "a probe has not arrived"
-            time.sleep(POLL_SECS)
+        def probe() -> None:
+            key = f"probe:{uuid4()}"
+            stream.append_json({"key": key}, repeat_in_doubt=True)
+            deadline = time.monotonic() + ARRIVAL_SECS
+            while connection.execute(query, (after, key)).fetchone() is None:
+                assert time.monotonic() < deadline, "a probe has not arrived"
+                time.sleep(POLL_SECS)
 
-    return probe
+        yield probe
 
 
 def _append_load(place: Place, stop: threading.Event) -> None:
@@ -146,30 +148,38 @@ def _from_postgres(place: Place) -> StreamingQuery:
     return postgres_to_stream.start(place.spark, config, run)
 
 
-def _insert_probe(place: Place) -> Probe:
+@contextmanager
+def _insert_probe(place: Place) -> Iterator[Probe]:
     """One that watches the stream all the time, as a client does."""
     seen: set[str] = set()
     arrived = threading.Condition()
     stream = place.client.stream(f"pg-{TABLE}")
     stream.create("application/json")
-    connection = psycopg.connect(place.postgres.url, autocommit=True)
-    insert = f"insert into {TABLE} (title) values (%s)".encode()
+    reader = stream.read(stream.head().next_offset, live="sse")
 
     def watch() -> None:
-        for row in stream.read("now", live="sse").json():
+        for row in reader.json():
             with arrived:
                 seen.add(row["title"])
                 arrived.notify_all()
 
-    threading.Thread(target=watch, daemon=True).start()
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    insert = f"insert into {TABLE} (title) values (%s)".encode()
+    try:
+        with psycopg.connect(place.postgres.url, autocommit=True) as connection:
 
-    def probe() -> None:
-        name = f"probe-{uuid4()}"
-        connection.execute(insert, (name,))
-        with arrived:
-            assert arrived.wait_for(lambda: name in seen, ARRIVAL_SECS), "a probe has not arrived"
+            def probe() -> None:
+                name = f"probe-{uuid4()}"
+                connection.execute(insert, (name,))
+                with arrived:
+                    is_there = arrived.wait_for(lambda: name in seen, ARRIVAL_SECS)
+                assert is_there, "a probe has not arrived"
 
-    return probe
+            yield probe
+    finally:
+        reader.close()
+        watching.join(ARRIVAL_SECS)
 
 
 def _insert_load(place: Place, stop: threading.Event) -> None:
