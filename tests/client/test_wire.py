@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from headrace.client import Retry, Settings
-from headrace.client.calls import ProducerStamp, Target, append, head
+from headrace.client.calls import ProducerStamp, Target, append, create, head
 from headrace.client.exchange import Ask, Request, Steps
 from headrace.client.failures import ConnectFailed, ConnectionLost
 from headrace.client.ranges import read_framed
 from headrace.client.wire import WireDriver, is_direct
 from headrace.errors import InvalidRequest, StreamNotFound
 from headrace.protocol import framed
+from headrace.testing.certificates import write_self_signed
 from headrace.testing.ports import free_port
+from tests.client.scripted import Reply, ScriptedServer
+from tests.conftest import Serve
 from tests.spark.helpers import put
 
-NO_CONTENT = b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: 1\r\n\r\n"
-BUSY = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
-GAP = b"HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n"
+DONE = Reply(204, {"Stream-Next-Offset": "1"})
+BUSY, GAP, LOST = Reply(503), Reply(409), Reply(hang_up=True)
 FAST = Retry(delay_ms=1, delay_max_ms=1)
-
-
-@dataclass
-class Scripted:
-    """A server that answers each connection's requests from a list, then hangs up."""
-
-    connections: list[list[bytes]]
-    url: str = ""
-    bodies: list[bytes] = field(default_factory=list)
-
-    def __enter__(self) -> Scripted:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._listening.settimeout(60)
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listening.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        for answers in self.connections:
-            connection, _ = self._listening.accept()
-            with connection, connection.makefile("rb") as requests:
-                for answer in answers:
-                    self.bodies.append(_body(requests))
-                    connection.sendall(answer)
-                # A close over unread bytes is a reset, which may overtake the answers.
-                connection.shutdown(socket.SHUT_WR)
-                requests.read()
-
-
-def _body(requests: Any) -> bytes:
-    length = 0
-    while (line := requests.readline().strip()) != b"":
-        name, _, value = line.partition(b":")
-        length = int(value) if name.lower() == b"content-length" else length
-    found: bytes = requests.read(length)
-    return found
 
 
 def appends(url: str, count: int, *, retry: Retry = FAST) -> list[Steps[Any]]:
@@ -104,39 +63,45 @@ def test_head_refusal_and_read_share_a_connection(http: httpx.Client, driver: Wi
         assert bytes(framed.decode(chunk.body).data) == b'1,"\xc3\xa9",'
 
 
-def test_what_follows_a_failure_is_asked_again_after_it() -> None:
-    with Scripted([[NO_CONTENT, BUSY, GAP, GAP, NO_CONTENT, NO_CONTENT, NO_CONTENT]]) as server:
+def bodies(server: ScriptedServer) -> list[bytes]:
+    return [asked.body for asked in server.asked]
+
+
+@pytest.mark.parametrize(
+    ("replies", "asked"),
+    [
+        ([DONE, BUSY, GAP, GAP, DONE, DONE, DONE], b"0123123"),
+        ([BUSY, DONE, GAP, DONE, DONE, DONE], b"012302"),
+        ([DONE, LOST, DONE, DONE, DONE], b"01123"),
+    ],
+)
+def test_what_a_failure_leaves_open_is_asked_again_in_order(
+    replies: list[Reply], asked: bytes
+) -> None:
+    with ScriptedServer(*replies) as server:
         driver = WireDriver(Settings(url=server.url))
         assert len(driver.run_in_order(appends(server.url, 4))) == 4
         driver.close()
-    assert server.bodies == [b"0", b"1", b"2", b"3", b"1", b"2", b"3"]
-
-
-def test_what_a_lost_connection_left_unanswered_is_asked_again_in_order() -> None:
-    with Scripted([[NO_CONTENT], [NO_CONTENT, NO_CONTENT]]) as server:
-        driver = WireDriver(Settings(url=server.url))
-        assert len(driver.run_in_order(appends(server.url, 3))) == 3
-        driver.close()
-    assert server.bodies == [b"0", b"1", b"2"]
+    assert b"".join(bodies(server)) == asked
 
 
 def test_a_server_that_hung_up_between_two_requests_is_called_again() -> None:
-    with Scripted([[NO_CONTENT], [NO_CONTENT]]) as server:
+    with ScriptedServer(Reply(204, cut=True)) as server:
         driver = WireDriver(Settings(url=server.url))
-        for _ in range(2):
-            [steps] = appends(server.url, 1, retry=Retry(retries_max=3, delay_ms=1))
-            driver.run(steps)
+        for _ in range(3):
+            driver.run(appends(server.url, 1)[0])
         driver.close()
+    assert len(server.connections) == 3
 
 
 def test_what_must_not_be_repeated_is_not() -> None:
-    with Scripted([[b""]]) as server:
+    with ScriptedServer(LOST) as server:
         driver = WireDriver(Settings(url=server.url))
         target = Target(f"{server.url}/v1/stream/a", Settings(url=server.url, retry=FAST))
         with pytest.raises(ConnectionLost):
             driver.run(append(target, b"1", "text/plain"))
         driver.close()
-    assert server.bodies == [b"1"]
+    assert bodies(server) == [b"1"]
 
 
 def test_nobody_there_and_nothing_sendable_are_told_apart() -> None:
@@ -144,9 +109,24 @@ def test_nobody_there_and_nothing_sendable_are_told_apart() -> None:
     driver = WireDriver(Settings(url=url))
     with pytest.raises(ConnectFailed):
         driver.run(appends(url, 1, retry=Retry(retries_max=0))[0])
-    with Scripted([[]]) as server, pytest.raises(InvalidRequest, match="header X"):
+    with ScriptedServer(DONE) as server, pytest.raises(InvalidRequest, match="header X"):
         driver.run(_ask(Request("GET", f"{server.url}/", {"X": "secret\n"}, timeout_secs=5)))
     driver.close()
+
+
+def test_tls_is_checked_against_the_given_certificates(serve: Serve, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    write_self_signed(cert, key)
+    server = serve(DS_TLS__CERT_PATH=str(cert), DS_TLS__KEY_PATH=str(key))
+    url = server.url.replace("127.0.0.1", "localhost")
+    trusting = WireDriver(Settings(url=url, verify=str(cert)))
+    target = Target(f"{url}/v1/stream/s", trusting.settings)
+    trusting.run(create(target, "application/json"))
+    assert trusting.run(head(target)).content_type == "application/json"
+    trusting.close()
+    doubting = WireDriver(Settings(url=url))
+    with pytest.raises(ConnectFailed):
+        doubting.run(appends(url, 1, retry=Retry(retries_max=0))[0])
 
 
 def _ask(request: Request) -> Steps[Any]:

@@ -7,7 +7,6 @@ spends on a request. Several steps can be sent at once; they are answered in the
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import time
@@ -72,7 +71,7 @@ class WireDriver:
         """Perform steps that each begin by asking; none is asked before the one it follows.
 
         All are sent at once. What comes after one that failed is asked again after it, unless it
-        was done: so it must be such that asking twice does no harm.
+        was done: so the server must refuse what has lost its predecessor, and know repeats.
         """
         if len(several) == 1:
             return [self.run(several[0])]
@@ -158,7 +157,14 @@ class _Wire:
         place = urlsplit(request.url)
         if (place.scheme, place.netloc) != self._origin or self._closes:
             return True
-        return bool(select.select([self._socket], [], [], 0)[0])
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        return True  # the end, or bytes that answer nothing
 
     def exchange(self, requests: Sequence[Request]) -> Iterator[Answer]:
         began = time.monotonic()

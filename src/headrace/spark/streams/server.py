@@ -119,7 +119,7 @@ class Server:
         content_type: str,
         producers: Sequence[ProducerStamp | None],
     ) -> list[Appended]:
-        """Append one after another, without waiting for the answer to each."""
+        """Append one after another; stamped ones without waiting for the answer to each."""
         target = self.target(stream)
         several = [
             calls.append(
@@ -127,6 +127,7 @@ class Server:
             )
             for body, producer in zip(bodies, producers, strict=True)
         ]
-        if isinstance(self._driver, WireDriver):
+        # Without stamps the server would take the next one though this one failed.
+        if isinstance(self._driver, WireDriver) and None not in producers:
             return self._driver.run_in_order(several)
         return [self._driver.run(steps) for steps in several]
