@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from headrace.postgres.sink import Claim, Rejected, SinkError, Target, prepare, write
+from headrace.postgres.ledger import Claim, SinkError, digest, prepare
+from headrace.postgres.sink import Rejected, Target, write
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +55,110 @@ def test_a_batch_that_comes_again_changes_nothing(table: str) -> None:
     assert late.was_in
     assert write(target(table), Claim("w", "query", 1, 5), [batch((2, "b", None))]).rows == 1
     assert [row[0] for row in stored(table)] == [1, 2]
+
+
+def cut(run: str, partition: int, *rows: tuple[Any, ...]) -> tuple[Claim, list[pa.RecordBatch]]:
+    """One partition of batch 5, as a run of the writer has it."""
+    batches = [batch(*rows)]
+    return Claim("w", "query", partition, 5, run, digest(batches)), batches
+
+
+ONE, TWO, THREE = (1, "a", None), (2, "b", None), (3, "c", None)
+
+
+def test_a_batch_cut_into_fewer_partitions_than_before_the_crash_is_refused(table: str) -> None:
+    write(target(table), *cut("first", 0, ONE))
+    with pytest.raises(SinkError, match="the same master and cores"):
+        write(target(table), *cut("second", 0, ONE, TWO, THREE))
+    assert [row[0] for row in stored(table)] == [1]
+    # As before the crash: nothing is missing.
+    assert write(target(table), *cut("third", 0, ONE)).was_in
+    write(target(table), *cut("third", 1, TWO, THREE))
+    assert [row[0] for row in stored(table)] == [1, 2, 3]
+
+
+def test_a_batch_cut_into_more_partitions_than_before_the_crash_is_refused(table: str) -> None:
+    write(target(table), *cut("first", 0, ONE, TWO))
+    with pytest.raises(SinkError, match="partition 0 does not come again"):
+        write(target(table, retry_secs=0.2), *cut("second", 1, TWO))
+    with pytest.raises(SinkError, match="does not come again"):
+        write(target(table), *cut("second", 0, ONE))
+    assert [row[0] for row in stored(table)] == [1, 2]
+
+
+def test_what_is_missing_waits_until_what_is_in_was_found_again(table: str) -> None:
+    write(target(table), *cut("first", 1, TWO))
+    with ThreadPoolExecutor() as tasks:
+        missing = tasks.submit(write, target(table), *cut("second", 0, ONE))
+        with pytest.raises(TimeoutError):
+            missing.result(timeout=0.5)
+        assert write(target(table), *cut("second", 1, TWO)).was_in
+        assert missing.result(timeout=60).rows == 1
+    assert [row[0] for row in stored(table)] == [1, 2]
+
+
+def test_rows_in_another_order_are_taken_once_somebody_says_so(table: str) -> None:
+    write(target(table), *cut("first", 0, ONE, TWO))
+    with pytest.raises(SinkError) as refusal:
+        write(target(table), *cut("second", 0, TWO, ONE))
+    with psycopg.connect(table) as connection:
+        connection.execute(str(refusal.value).partition("shuffle: ")[2].encode())
+    assert write(target(table), *cut("second", 0, TWO, ONE)).was_in
+
+
+def test_a_task_of_a_run_that_was_replaced_writes_nothing(table: str) -> None:
+    write(target(table), *cut("first", 0, ONE))
+    assert write(target(table), *cut("second", 0, ONE)).was_in
+    with pytest.raises(SinkError, match="has taken over"):
+        write(target(table), *cut("first", 1, TWO))
+    write(target(table), *cut("second", 1, TWO))
+    assert [row[0] for row in stored(table)] == [1, 2]
+
+
+def test_two_attempts_at_one_partition_write_it_once(table: str) -> None:
+    rows = [(number, "x", None) for number in range(500)]
+    with ThreadPoolExecutor(4) as tasks:
+        attempts = [tasks.submit(write, target(table), *cut("run", 0, *rows)) for _ in range(4)]
+        assert sorted(attempt.result(60).rows for attempt in attempts) == [0, 0, 0, 500]
+    assert len(stored(table)) == 500
+
+
+def test_an_older_batch_after_a_newer_one_is_refused(table: str) -> None:
+    write(target(table), Claim("w", "query", 0, 6), [batch(ONE)])
+    with pytest.raises(SinkError, match="comes late: batch 6 is in"):
+        write(target(table), *cut("", 1, TWO))
+
+
+def test_rows_with_a_key_may_come_again_cut_differently(table: str) -> None:
+    upsert = target(table, keys=("id",))
+    write(upsert, *cut("first", 0, ONE, TWO))
+    write(upsert, *cut("second", 0, ONE))
+    write(upsert, *cut("second", 1, TWO, THREE))
+    assert [row[0] for row in stored(table)] == [1, 2, 3]
+
+
+def test_a_ledger_of_an_older_version_is_taken_over(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table events (id int primary key, note text, doc jsonb)")
+        connection.execute("create schema headrace")
+        connection.execute(
+            "create table headrace.ledger (writer text not null, partition int not null,"
+            " batch bigint not null, query text not null, primary key (writer, partition))"
+        )
+        connection.execute("insert into headrace.ledger values ('w', 0, 5, 'query')")
+    prepare(database)
+    assert write(target(database), *cut("run", 0, ONE)).was_in
+    assert write(target(database), *cut("run", 1, TWO)).rows == 1
+
+
+def test_rows_are_told_apart_however_they_were_cut_into_batches() -> None:
+    whole = digest([batch(ONE, TWO, THREE)])
+    assert digest([batch(ONE), batch(TWO, THREE)]) == whole
+    assert digest([batch(ONE, TWO, THREE).slice(0, 1), batch(ONE, TWO, THREE).slice(1)]) == whole
+    assert digest([batch(ONE, THREE, TWO)]) != whole
+    assert digest([batch(ONE, TWO)]) != whole
+    assert digest([batch((1, None, None), TWO, THREE)]) != whole
+    assert digest([]) != whole
 
 
 def test_without_the_ledger_a_batch_that_comes_again_is_doubled(database: str) -> None:

@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from headrace.client import ConnectFailed, Unauthorized
 from headrace.spark.options import OptionError
 from headrace.spark.streams.columns import BadColumn
-from headrace.spark.streams.plan import Span, packed, shares
+from headrace.spark.streams.plan import Span, StreamPartition, packed, shares
+from headrace.spark.streams.reader import StreamReader
 from headrace.spark.streams.tracking import DataLoss, StreamProblem
 from headrace.testing.following import live_readers
 from headrace.testing.waiting import eventually
@@ -154,6 +155,28 @@ def test_many_streams_are_packed_into_few_partitions(http: httpx.Client, name: s
     assert len(rows) == 200
     for each in names:
         assert [row["value"] for row in rows if row["stream"] == each] == ["1", "2"]
+
+
+def test_a_batch_that_is_planned_again_is_cut_alike_whatever_is_asked_for_now(
+    http: httpx.Client, name: str
+) -> None:
+    names = ",".join(f"{name}/{n}" for n in range(4))
+    for each in names.split(","):
+        put(http, each, *[b'"%s"' % (b"x" * 900_000)] * 2)
+
+    def plan(reader: StreamReader, end: Any) -> list[list[Span]]:
+        partitions = reader.partitions(reader.initialOffset(), end)
+        return [part.spans for part in partitions if isinstance(part, StreamPartition)]
+
+    first = stream_reader(http, subscribe=names, maxPartitions=3)
+    end = same(first.latestOffset(first.initialOffset(), first.getDefaultReadLimit()))
+    planned = plan(first, end)
+    assert len(planned) == 3
+    for least, most in ((1, 1), (8, 8)):
+        other = stream_reader(http, subscribe=names, minPartitions=least, maxPartitions=most)
+        assert plan(other, end) == planned
+    del end["partitions"]  # as a checkpoint from before it was kept
+    assert len(plan(stream_reader(http, subscribe=names, maxPartitions=1), end)) == 1
 
 
 def test_a_stream_is_cut_only_for_more_partitions_than_there_are_streams(

@@ -1,8 +1,4 @@
-"""Rows into a table, exactly once: COPY and a ledger row in one transaction.
-
-The ledger says which batch of a writer's partition is in. A batch that is sent again finds itself
-there and changes nothing, whatever happened to the answer the first time.
-"""
+"""Rows into a table, exactly once: COPY and a row of the ledger in one transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import psycopg
@@ -19,42 +14,10 @@ import pyarrow as pa
 import pyarrow.csv
 from psycopg import sql
 
-_LOCK = 0x6C6564676572  # "ledger": one set-up at a time
-
-_SET_UP = """
-create schema if not exists headrace;
-create table if not exists headrace.ledger (
-  writer text not null,
-  partition int not null,
-  batch bigint not null,
-  query text not null,
-  primary key (writer, partition)
-)
-"""
-
-_CLAIM = """
-insert into headrace.ledger as l (writer, partition, batch, query) values (%s, %s, %s, %s)
-on conflict (writer, partition) do update set batch = excluded.batch
-where l.batch < excluded.batch and l.query = excluded.query
-returning 1
-"""
+from headrace.postgres.ledger import Claim, NotYet, SinkError, enter, take_run
 
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
-
-
-class SinkError(RuntimeError):
-    """Rows cannot be written; the message says what to do. Nothing of the batch is in."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Which batch this is: of which writer and partition, under which run of Spark's checkpoint."""
-
-    writer: str
-    query: str
-    partition: int
-    batch: int
 
 
 @dataclass(frozen=True)
@@ -88,14 +51,6 @@ class Written:
     was_in: bool = False
 
 
-@cache
-def prepare(url: str) -> None:
-    """Make the ledger; once per process, before the first batch."""
-    with psycopg.connect(url) as connection:
-        connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
-        connection.execute(_SET_UP)
-
-
 def write(
     target: Target,
     claim: Claim | None,
@@ -117,6 +72,9 @@ def write(
             # A commit whose answer was lost is settled by the ledger on the next try.
             if time.monotonic() > deadline:
                 raise SinkError(_sentence(target, error)) from error
+        except NotYet as waiting:
+            if time.monotonic() > deadline:
+                raise SinkError(waiting.sentence) from None
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
             raise SinkError(f"{target.table} does not fit: {error.diag.message_primary}") from error
         time.sleep(pause)
@@ -140,40 +98,34 @@ def _write(
     batches: Sequence[pa.RecordBatch],
     reject: Callable[[list[Rejected]], None] | None,
 ) -> Written:
-    with psycopg.connect(target.url) as connection, connection.transaction():
-        if claim is not None and not _claimed(connection, claim):
-            return Written(0, [], was_in=True)
-        if target.origin:
-            _set_origin(connection, f"{target.origin}_{claim.partition if claim else 0}")
-        rejected: list[Rejected] = []
-        load = _upsert if target.keys else _append
-        rows = sum(
-            _load_or_split(connection, target, batch, load, rejected, can_reject=reject is not None)
-            for batch in batches
-            if batch.num_rows
-        )
-        if reject is not None:
-            reject(rejected)
+    with psycopg.connect(target.url) as connection:
+        if claim is not None:
+            take_run(connection, claim)
+        with connection.transaction():
+            return _write_in(connection, target, claim, batches, reject)
+
+
+def _write_in(
+    connection: psycopg.Connection,
+    target: Target,
+    claim: Claim | None,
+    batches: Sequence[pa.RecordBatch],
+    reject: Callable[[list[Rejected]], None] | None,
+) -> Written:
+    if claim is not None and not enter(connection, claim, can_repeat=bool(target.keys)):
+        return Written(0, [], was_in=True)
+    if target.origin:
+        _set_origin(connection, f"{target.origin}_{claim.partition if claim else 0}")
+    rejected: list[Rejected] = []
+    load = _upsert if target.keys else _append
+    rows = sum(
+        _load_or_split(connection, target, batch, load, rejected, can_reject=reject is not None)
+        for batch in batches
+        if batch.num_rows
+    )
+    if reject is not None:
+        reject(rejected)
     return Written(rows, rejected)
-
-
-def _claimed(connection: psycopg.Connection, claim: Claim) -> bool:
-    """Whether this batch is new. Waits for another attempt at the same one to end."""
-    values = (claim.writer, claim.partition, claim.batch, claim.query)
-    if connection.execute(_CLAIM, values).fetchone():
-        return True
-    row = connection.execute(
-        "select query, batch from headrace.ledger where writer = %s and partition = %s",
-        (claim.writer, claim.partition),
-    ).fetchone()
-    assert row is not None, "a claim that conflicts has a row"
-    if row[0] != claim.query:
-        raise SinkError(
-            f"The ledger knows the writer {claim.writer!r} from another checkpoint, at batch "
-            f"{row[1]}. If that checkpoint is lost, decide about the rows it wrote, then: "
-            f"delete from headrace.ledger where writer = '{claim.writer}';"
-        )
-    return False
 
 
 def _set_origin(connection: psycopg.Connection, name: str) -> None:

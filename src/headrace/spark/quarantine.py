@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from headrace.client import Client, ProducerStamp, Settings, Stream
 from headrace.errors import StreamNotFound
-from headrace.postgres.sink import Claim, Rejected
+from headrace.postgres.ledger import Claim
+from headrace.postgres.sink import Rejected
 
 _ROWS_PER_APPEND = 200
 _APPEND_BYTES_MAX = 1024 * 1024

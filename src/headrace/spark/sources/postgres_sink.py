@@ -6,6 +6,7 @@ which batch it is (`writer` and `batch`), as one inside foreachBatch should; els
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,8 +21,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.client import Settings
-from headrace.postgres.sink import Claim, Target, prepare, write
-from headrace.spark.batches import current_batch
+from headrace.postgres.ledger import Claim, digest, prepare
+from headrace.postgres.sink import Target, write
+from headrace.spark.batches import BatchOfTask, current_batch
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine import Quarantine
 
@@ -83,6 +85,8 @@ class _Sink:
             options.number("retrySecs", 60, least=0),
         )
         self.writer_name = options.text("writer")
+        # Chosen on the driver: one for all tasks, another after a restart.
+        self._run = str(uuid.uuid4())
         self.exactly_once = options.flag("exactlyOnce", True)
         self._quarantine = _quarantine(options)
 
@@ -90,15 +94,20 @@ class _Sink:
         if self.exactly_once:
             prepare(self.target.url)
 
-    def write(self, claim: Claim | None, batches: Iterator[pa.RecordBatch]) -> Done:
+    def write(self, at: BatchOfTask | None, batches: Iterator[pa.RecordBatch]) -> Done:
         # Held until it is in: a Postgres that comes back wants the rows again.
         held = [batch for batch in batches if batch.num_rows]
+        claim = self._claim(at, held) if at is not None else None
         if self._quarantine is None:
             return Done(write(self.target, claim, held).rows, 0)
         with self._quarantine.of(claim) as aside:
             good = [aside.sift(batch, self._reason) for batch in held]
             written = write(self.target, claim, good, aside.send)
         return Done(written.rows, aside.sent)
+
+    def _claim(self, at: BatchOfTask, held: list[pa.RecordBatch]) -> Claim:
+        name = self.writer_name or at.query
+        return Claim(name, at.query, at.partition, at.batch, self._run, digest(held))
 
 
 def _quarantine(options: Options) -> Quarantine | None:
@@ -116,8 +125,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         at = current_batch()
-        claim = Claim(self._sink.writer_name or at.query, at.query, at.partition, at.batch)
-        return self._sink.write(claim if self._sink.exactly_once else None, iterator)
+        return self._sink.write(at if self._sink.exactly_once else None, iterator)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -131,4 +139,4 @@ class BatchWriter(DataSourceArrowWriter):
         task = TaskContext.get()
         assert task is not None, "not in a Spark task"
         name = self._sink.writer_name
-        return self._sink.write(Claim(name, name, task.partitionId(), self._batch), iterator)
+        return self._sink.write(BatchOfTask(name, self._batch, task.partitionId()), iterator)

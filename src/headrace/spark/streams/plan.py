@@ -3,8 +3,9 @@
 A Spark offset says where each stream stands, `{"at": {stream: offset}}`. The end of a batch also
 says, in `from`, where those streams begin that the batch reads for the first time: Spark asks for
 the initial offset more than once, and only what stands in the end of a batch is the same when the
-batch is planned again. Spark compares offsets as text, so keys are sorted, and an end that says
-nothing new is the start itself.
+batch is planned again. For the same reason it says into how many `partitions` the batch may be
+cut. Spark compares offsets as text, so keys are sorted, and an end that says nothing new is the
+start itself.
 """
 
 from __future__ import annotations
@@ -61,6 +62,21 @@ def place(start: SparkOffset, spans: Iterable[Span]) -> SparkOffset:
     if begins:
         end["from"] = dict(sorted(begins.items()))
     return end
+
+
+def cut_into(end: SparkOffset, least: int, most: int) -> SparkOffset:
+    """Let the end of a batch say how many partitions it may have.
+
+    A batch that runs again, perhaps on other cores, must be cut alike: sinks recognise what they
+    have by partition.
+    """
+    return {**end, "partitions": [least, most]}
+
+
+def cut_of(end: SparkOffset) -> tuple[int, int] | None:
+    """As `cut_into` wrote it; None in a checkpoint from before it did."""
+    least, most = end.get("partitions", (0, 0))
+    return (least, most) if most else None
 
 
 def spans_between(start: SparkOffset, end: SparkOffset) -> list[Span]:

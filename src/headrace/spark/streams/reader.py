@@ -29,6 +29,8 @@ from headrace.spark.streams.plan import (
     Span,
     SparkOffset,
     StreamPartition,
+    cut_into,
+    cut_of,
     packed,
     partition_count,
     place,
@@ -82,13 +84,13 @@ def _span_batches(server: Server, columns: Columns, span: Span) -> Iterator[pa.R
 
 
 def _partitions(
-    options: ReadOptions, tracker: Tracker, spans: list[Span]
+    tracker: Tracker, spans: list[Span], least: int, most: int
 ) -> Sequence[StreamPartition]:
-    count = partition_count(spans, options.partitions_min, options.partitions_max)
-    if spans and len(spans) < options.partitions_min:
+    count = partition_count(spans, least, most)
+    if spans and len(spans) < least:
         # More partitions than streams were asked for: only then is a stream cut, because the
         # pieces are read side by side and their order is lost.
-        pieces = -(-options.partitions_min // len(spans))
+        pieces = -(-least // len(spans))
         spans = [piece for span in spans for piece in tracker.split(span, pieces)]
     return packed(spans, count)
 
@@ -104,7 +106,8 @@ class BatchReader(DataSourceReader):
             tracker = Tracker(self._options, server, selection_of(self._options, server))
             start = tracker.initial()
             end = place(start, tracker.pending(start, tracker.ending()))
-            return _partitions(self._options, tracker, spans_between(start, end))
+            least, most = self._options.partitions_min, self._options.partitions_max
+            return _partitions(tracker, spans_between(start, end), least, most)
         finally:
             server.close()
 
@@ -157,13 +160,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = Bounds(options.messages_max, options.bytes_max)
         if isinstance(limit, ReadAllAvailable):
             bounds = Bounds()
-        return self._tracker.latest(start, bounds, self._target)
+        end = self._tracker.latest(start, bounds, self._target)
+        return (
+            end if end is start else cut_into(end, options.partitions_min, options.partitions_max)
+        )
 
     def reportLatestOffset(self) -> SparkOffset | None:  # noqa: N802
         return {"at": dict(sorted(self._tracker.tail_offsets().items()))}
 
     def partitions(self, start: SparkOffset, end: SparkOffset) -> Sequence[InputPartition]:
-        return _partitions(self._options, self._tracker, spans_between(start, end))
+        options = self._options
+        least, most = cut_of(end) or (options.partitions_min, options.partitions_max)
+        return _partitions(self._tracker, spans_between(start, end), least, most)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StreamPartition), "partitions are our own"

@@ -1,0 +1,181 @@
+"""The ledger: which batch of a writer's partition is in, cut how, and written by which run.
+
+A batch that comes again finds itself here and changes nothing, whatever happened to the answer the
+first time. It may come cut into other partitions, after a restart with other cores or options; what
+is in then says nothing about what is missing. So a run that meets a batch which another run began
+checks first that every partition which is in holds the same rows now, each in the task that has
+them, and adds nothing until all are found. A task of a run that was replaced is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import psycopg
+import pyarrow as pa
+
+_LOCK = 0x6C6564676572  # "ledger": one set-up at a time
+_RUNS_KEPT = 20
+
+_SET_UP = """
+create schema if not exists headrace;
+create table if not exists headrace.ledger (
+  writer text not null,
+  partition int not null,
+  batch bigint not null,
+  query text not null,
+  primary key (writer, partition)
+);
+alter table headrace.ledger add column if not exists run text not null default '';
+alter table headrace.ledger add column if not exists digest text not null default '';
+create table if not exists headrace.ledger_runs (
+  writer text primary key,
+  run text not null,
+  replaced text[] not null
+)
+"""
+
+_FIRST_RUN = (
+    "insert into headrace.ledger_runs (writer, run, replaced) values (%s, %s, '{}')"
+    " on conflict do nothing"
+)
+_REPLACE_RUN = (
+    "update headrace.ledger_runs set run = %(run)s, replaced = (run || replaced)[:%(kept)s]"
+    " where writer = %(writer)s and run <> %(run)s and not replaced @> array[%(run)s::text]"
+)
+# Tasks of one run share this row; a new run waits until those of the last have let go of it.
+_HOLD_RUN = "select 1 from headrace.ledger_runs where writer = %s and run = %s for share"
+_MINE = "select batch, query, digest from headrace.ledger where writer = %s and partition = %s"
+_CONFIRM = "update headrace.ledger set run = %s where writer = %s and partition = %s"
+_ENTER = """
+insert into headrace.ledger as l (writer, partition, batch, query, run, digest)
+values (%s, %s, %s, %s, %s, %s)
+on conflict (writer, partition) do update set
+  batch = excluded.batch, run = excluded.run, digest = excluded.digest
+where l.batch < excluded.batch or (%s and l.batch = excluded.batch)
+returning 1
+"""
+_OTHERS = (
+    "select partition, batch, query from headrace.ledger where writer = %s"
+    " and (query <> %s or batch > %s or (batch = %s and run <> %s)) order by partition limit 1"
+)
+
+
+class SinkError(RuntimeError):
+    """Rows cannot be written; the message says what to do. Nothing of the batch is in."""
+
+
+class NotYet(Exception):
+    """Ask again: other tasks of this run must first find what is in already."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Which batch this is: of which writer and partition, under which run of Spark's checkpoint.
+
+    `run` is the same for all tasks of one attempt at a batch, and another after a restart;
+    `digest` tells the rows of this partition from others.
+    """
+
+    writer: str
+    query: str
+    partition: int
+    batch: int
+    run: str = ""
+    digest: str = ""
+
+
+def digest(batches: Sequence[pa.RecordBatch]) -> str:
+    """Of rows in their order, however they were cut into batches."""
+    found = hashlib.sha256()
+    if batches:
+        whole = pa.Table.from_batches(batches).combine_chunks()
+        for part in whole.to_batches():
+            found.update(part.serialize())
+    return found.hexdigest()
+
+
+@cache
+def prepare(url: str) -> None:
+    """Make the ledger; once per process, before the first batch."""
+    with psycopg.connect(url) as connection:
+        connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+        # Made last. Altering a table that others write to would wait for them, even for nothing.
+        made = connection.execute("select to_regclass('headrace.ledger_runs')").fetchone()
+        if made == (None,):
+            connection.execute(_SET_UP)
+
+
+def take_run(connection: psycopg.Connection, claim: Claim) -> None:
+    """Make the claim's run the writer's own, if it is new; waits for tasks of the last one."""
+    connection.execute(_FIRST_RUN, (claim.writer, claim.run))
+    named = {"writer": claim.writer, "run": claim.run, "kept": _RUNS_KEPT}
+    connection.execute(_REPLACE_RUN, named)
+    connection.commit()
+
+
+def enter(connection: psycopg.Connection, claim: Claim, *, can_repeat: bool) -> bool:
+    """Enter the batch, in the transaction of its rows; False if they are in already.
+
+    With `can_repeat`, rows replace those of the same key: cut differently, they are written again.
+    Raises NotYet if this must be asked again, in another transaction.
+    """
+    if connection.execute(_HOLD_RUN, (claim.writer, claim.run)).fetchone() is None:
+        raise SinkError(
+            f"Another run of the writer {claim.writer!r} has taken over from the one this task "
+            "belongs to. If two pipelines run under one name, give each its own."
+        )
+    found = connection.execute(_MINE, (claim.writer, claim.partition)).fetchone()
+    if found is not None and found[1] == claim.query:
+        batch, _, rows = found
+        if batch > claim.batch:
+            return False
+        if batch == claim.batch and rows in ("", claim.digest):
+            connection.execute(_CONFIRM, (claim.run, claim.writer, claim.partition))
+            return False
+        if batch == claim.batch and not can_repeat:
+            raise SinkError(_cut_differently(claim, claim.partition))
+    _heed_others(connection, claim, can_repeat=can_repeat)
+    values = (claim.writer, claim.partition, claim.batch, claim.query, claim.run, claim.digest)
+    if connection.execute(_ENTER, (*values, can_repeat)).fetchone() is None:
+        raise NotYet("Another attempt at the same partition is writing it.")
+    return True
+
+
+def _heed_others(connection: psycopg.Connection, claim: Claim, *, can_repeat: bool) -> None:
+    values = (claim.writer, claim.query, claim.batch, claim.batch, claim.run)
+    row = connection.execute(_OTHERS, values).fetchone()
+    if row is None:
+        return
+    partition, batch, query = row
+    if query != claim.query:
+        raise SinkError(
+            f"The ledger knows the writer {claim.writer!r} from another checkpoint, at batch "
+            f"{batch}. If that checkpoint is lost, decide about the rows it wrote, then: "
+            f"delete from headrace.ledger where writer = '{claim.writer}';"
+        )
+    if batch > claim.batch:
+        raise SinkError(
+            f"Batch {claim.batch} of the writer {claim.writer!r} comes late: batch {batch} is in. "
+            "Is the checkpoint an old copy?"
+        )
+    if not can_repeat:
+        raise NotYet(_cut_differently(claim, partition))
+
+
+def _cut_differently(claim: Claim, partition: int) -> str:
+    return (
+        f"Batch {claim.batch} of the writer {claim.writer!r} was begun before a restart, and its "
+        f"partition {partition} does not come again with the same rows. Nothing more is written. "
+        "Start once more with the partitions it had: the same master and cores, the same "
+        "maxPartitions, repartition() and spark.sql.shuffle.partitions, the same query. If they "
+        "are and only the order of rows is not, as after a shuffle: update headrace.ledger "
+        f"set digest = '' where writer = '{claim.writer}';"
+    )
