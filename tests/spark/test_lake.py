@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from headrace.spark.lake.archives import IcebergArchive, find_archive, small_files
-from headrace.spark.lake.files import write_files
-from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeError, LakeTable
+from headrace.spark.lake.files import LakeError, write_files
+from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
 
 SCHEMA = pa.schema(
     [

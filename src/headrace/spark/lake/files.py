@@ -6,6 +6,8 @@ named after a session would have to survive slashes and percent signs.
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+
+class LakeError(RuntimeError):
+    """The table and what is to be written do not fit; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +41,28 @@ def write_files(
     *,
     keep_partition_columns: bool,
 ) -> list[LakeFile]:
-    """Write what a task holds."""
+    """Write what a task holds: all of it, or nothing stays."""
     if not batches:
         return []
-    directory.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_batches(batches)
-    return [
-        _write(
-            directory,
-            f"{prefix}-{number:05d}-{uuid.uuid4().hex}.parquet",
-            part if keep_partition_columns else part.drop_columns(list(partition_by)),
-            values,
-        )
-        for number, (values, part) in enumerate(_parts(table, partition_by))
-    ]
+    written: list[LakeFile] = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for number, (values, part) in enumerate(_parts(table, partition_by)):
+            kept = part if keep_partition_columns else part.drop_columns(list(partition_by))
+            name = f"{prefix}-{number:05d}-{uuid.uuid4().hex}.parquet"
+            written.append(_write(directory, name, kept, values))
+    except OSError as error:
+        remove_files(directory, written)
+        raise LakeError(no_place(directory, error)) from error
+    return written
+
+
+def no_place(directory: Path, error: OSError) -> str:
+    # The table library gives no number, only what the system says.
+    is_full = error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
+    problem = "has no room" if is_full else f"cannot be written ({' '.join(str(error).split())})"
+    return f"{directory} {problem}. Nothing of this batch is in; it comes again at the next start."
 
 
 def remove_files(directory: Path, files: Sequence[LakeFile]) -> None:
@@ -59,7 +73,11 @@ def remove_files(directory: Path, files: Sequence[LakeFile]) -> None:
 
 def _write(directory: Path, name: str, table: pa.Table, values: tuple[Any, ...]) -> LakeFile:
     path = directory / name
-    pq.write_table(table, path, compression="zstd")
+    try:
+        pq.write_table(table, path, compression="zstd")
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     return LakeFile(name, path.stat().st_size, table.num_rows, values)
 
 

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from headrace.spark.lake.files import LakeFile
+from headrace.spark.lake.files import LakeError, LakeFile
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
-
-
-class LakeError(RuntimeError):
-    """The table and what is to be written do not fit; the message says how."""
 
 
 class LakeTable(Protocol):
@@ -41,6 +38,9 @@ class LakeTable(Protocol):
 
     def commit(self, schema: pa.Schema, query: str, batch: int, files: Sequence[LakeFile]) -> bool:
         """Add the files; False if this batch of this query is in already."""
+
+    def has(self, query: str, batch: int) -> bool:
+        """Whether this batch of this query is in."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ class DeltaLake:
                 f"{self.path} is partitioned by {table.metadata().partition_columns}, not by "
                 f"{list(self.partition_by)}. Use the same partitions, or another table."
             )
-        done = table.transaction_version(query)
-        if done is not None and done >= batch:
+        if _is_in_delta(table, query, batch):
             return False
         now_ms = int(time.time() * 1000)
         actions: list[Any] = [
@@ -86,6 +85,17 @@ class DeltaLake:
                 actions, "append", schema, list(self.partition_by), commit_properties=mark
             )
         return True
+
+    def has(self, query: str, batch: int) -> bool:
+        from deltalake import DeltaTable
+
+        path = str(self.path)
+        return DeltaTable.is_deltatable(path) and _is_in_delta(DeltaTable(path), query, batch)
+
+
+def _is_in_delta(table: DeltaTable, query: str, batch: int) -> bool:
+    done = table.transaction_version(query)
+    return done is not None and done >= batch
 
 
 @dataclass(frozen=True)
@@ -128,15 +138,23 @@ class Iceberg:
         files: Sequence[LakeFile],
     ) -> bool:
         table = self._table(catalog, schema)
-        mark = f"headrace.batch.{query}"
-        if int(table.properties.get(mark, -1)) >= batch:
+        if _is_in_iceberg(table, query, batch):
             return False
         paths = [(self.data_dir.resolve() / file.name).as_uri() for file in files]
         if paths:
             with table.transaction() as change:
                 change.add_files(paths, check_duplicate_files=False)
-                change.set_properties({mark: str(batch)})
+                change.set_properties({_mark(query): str(batch)})
         return True
+
+    def has(self, query: str, batch: int) -> bool:
+        catalog = self.catalog()
+        try:
+            return catalog.table_exists(self.name) and _is_in_iceberg(
+                catalog.load_table(self.name), query, batch
+            )
+        finally:
+            catalog.engine.dispose()
 
     def _table(self, catalog: SqlCatalog, schema: pa.Schema) -> Table:
         namespace = self.name.rpartition(".")[0]
@@ -149,6 +167,14 @@ class Iceberg:
             for column in self.partition_by:
                 spec.add_identity(column)
         return catalog.load_table(self.name)
+
+
+def _mark(query: str) -> str:
+    return f"headrace.batch.{query}"
+
+
+def _is_in_iceberg(table: Table, query: str, batch: int) -> bool:
+    return int(table.properties.get(_mark(query), -1)) >= batch
 
 
 def _text(value: Any) -> str | None:

@@ -22,7 +22,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.spark.batches import current_batch
-from headrace.spark.lake.files import LakeFile, remove_files, write_files
+from headrace.spark.lake.files import (
+    LakeError,
+    LakeFile,
+    no_place,
+    remove_files,
+    write_files,
+)
 from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
 from headrace.spark.options import OptionError, Options
 
@@ -91,12 +97,21 @@ class _Writer:
         if not files:
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        if not self._table.commit(schema, written[0].query, batch, files):
+        try:
+            is_new = self._table.commit(schema, written[0].query, batch, files)
+        except OSError as error:
+            raise LakeError(no_place(self._table.data_dir, error)) from error
+        if not is_new:
             remove_files(self._table.data_dir, files)
 
-    def _abort(self, messages: Messages) -> None:
-        for message in messages:
-            if isinstance(message, Files):
+    def _abort(self, messages: Messages, batch: int) -> None:
+        """Remove what was written for nothing.
+
+        Spark also comes here when a commit raised, which it may do after it was made.
+        """
+        written = [message for message in messages if isinstance(message, Files)]
+        if written and not self._table.has(written[0].query, batch):
+            for message in written:
                 remove_files(self._table.data_dir, message.files)
 
 
@@ -109,7 +124,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._commit(messages, batchId)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
-        self._abort(messages)
+        self._abort(messages, batchId)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -126,4 +141,4 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._commit(messages, 0)
 
     def abort(self, messages: Messages) -> None:
-        self._abort(messages)
+        self._abort(messages, 0)
