@@ -22,6 +22,15 @@ SERVER_URL = "DS_SERVER_URL"
 ELECTRIC_URL = "ELECTRIC_URL"
 PIPELINES = ("stream-to-postgres", "postgres-to-stream")
 PIPELINE_STOP_SECS = 30.0
+SPARK_CONFIG = """\
+# Written by `headrace stack up`.
+[spark]
+# For small batches on a small machine: compile once and quickly, collect without extra threads.
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A batch has one job; planning it again while it runs gains nothing.
+"spark.sql.adaptive.enabled" = "false"
+"spark.sql.shuffle.partitions" = "1"
+"""
 
 
 @dataclass(frozen=True)
@@ -95,10 +104,15 @@ def _prepare(env: dict[str, str]) -> Part:
 def _sync(state: StateDirectory, env: dict[str, str]) -> Part:
     """Both directions in one process: a second Java machine would double the time to start."""
     home = state.path / "pipelines"
+    config = state.path / "pipelines.toml"
+    config.write_text(SPARK_CONFIG, "utf-8")
     reports = tuple(home / name / "progress.json" for name in PIPELINES)
     return Part(
         name="sync",
-        argv=(*HEADRACE, "pipeline", "run", *PIPELINES, "--state", str(home)),
+        argv=(
+            *(*HEADRACE, "pipeline", "run", *PIPELINES),
+            *("--state", str(home), "--config", str(config)),
+        ),
         env=env,
         needs=("prepare", "server"),
         health=Health("pipelines", os.pathsep.join(map(str, reports))),

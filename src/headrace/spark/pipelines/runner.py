@@ -30,6 +30,7 @@ from headrace.spark.session import build_session
 _REPORT_SECS = 1.0
 _FIRST_PAUSE_SECS = 1.0
 _LAST_PAUSE_SECS = 30.0
+_STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pause
 _ERROR_CHARS_MAX = 2000
 
 Watcher = Callable[[Progress], None]
@@ -89,6 +90,7 @@ class Begun:
         self._may_begin_again = may_begin_again
         self._query: StreamingQuery | None = None
         self._failures = 0
+        self._begun_at = 0.0
         self._next_at = 0.0
         self.is_over = False
         now = time.time()
@@ -108,6 +110,7 @@ class Begun:
             elif stopping.is_set():
                 self.is_over = True
             elif time.monotonic() >= self._next_at:
+                self._begun_at = time.monotonic()
                 self._query = self._work.pipeline.start(session, self._work.config, self._work.run)
                 self.progress.state, self.progress.last_error = RUNNING, None
             else:
@@ -131,6 +134,8 @@ class Begun:
         if not self._may_begin_again or not _has_java(session):
             self.is_over = True
             return
+        if time.monotonic() - self._begun_at > _STABLE_SECS:
+            self._failures = 0
         pause = min(_FIRST_PAUSE_SECS * 2**self._failures, _LAST_PAUSE_SECS)
         self._failures += 1
         self._next_at = time.monotonic() + pause
