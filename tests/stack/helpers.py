@@ -17,7 +17,7 @@ from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
-SYNC_SECS = 180.0  # Spark's first batch on a machine that does much else
+SYNC_SECS = 300.0  # Spark's first batch on a machine that does much else
 
 
 def event(key: str, kind: str = "message", operation: str = "set", **value: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from headrace.stack.tokens import SUBJECT, Keys, Kind
 from headrace.testing.server import is_setting
 from headrace.testing.waiting import eventually
 
-START_SECS = 180.0
+START_SECS = 300.0
 STOP_SECS = 60.0
 _STACK_VARIABLES = ("POSTGRES_URL", "DS_SERVER_URL", "ELECTRIC_URL", "HEADRACE_STATE_DIR")
 
