@@ -84,7 +84,7 @@ def test_the_stack_survives_the_death_of_its_parts_and_of_its_supervisor(tmp_pat
 
 def assert_comes_back(stack: StackProcess, part: str) -> None:
     before, address = stack.pid(part), stack.address(part)
-    stack.kill_part(part)
+    assert stack.kill_part(part)
     eventually(lambda: stack.pid(part) not in (None, before), f"{part} runs again")
     eventually(lambda: answers(address + "/healthz"), f"{part} answers where it was")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from headrace.stack.processes import send
 from headrace.stack.state import Record, StateDirectory
 from headrace.stack.tokens import SUBJECT, Keys, Kind
 from headrace.testing.server import is_setting
@@ -76,11 +77,13 @@ class StackProcess:
     def pid(self, part: str) -> int | None:
         return next(p.pid for p in self.record.parts if p.name == part)
 
-    def kill_part(self, part: str) -> None:
-        """kill -9 of one part's own process."""
-        pid = self.pid(part)
-        assert pid is not None, f"{part} runs"
-        os.kill(pid, signal.SIGKILL)
+    def kill_part(self, part: str) -> bool:
+        """kill -9 of one part's own process; False if it does not run just now."""
+        identity = next(p.identity for p in self.record.parts if p.name == part)
+        if identity is None or not identity.is_alive:
+            return False
+        send([identity], signal.SIGKILL)
+        return True
 
     def token(self, kind: Kind = Kind.VALID, subject: str = SUBJECT) -> str:
         return self.keys.mint(kind, subject)
