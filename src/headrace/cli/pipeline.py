@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 
 NamesArgument = Annotated[
-    list[str], typer.Argument(metavar="NAME...", help="Of those in `headrace pipeline list`.")
+    list[str], typer.Argument(metavar="NAME", help="Of those in `headrace pipeline list`.")
 ]
 StateOption = Annotated[
     Path, typer.Option("--state", metavar="DIR", help="Where checkpoints and progress are kept.")
