@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from headrace.stack.ports import is_free
+from headrace.stack.ports import FREE_RANGE, is_free
 from headrace.stack.processes import PROC, Identity, in_session
 from headrace.testing.following import catch_up
 from headrace.testing.stack import StackProcess
@@ -33,12 +33,14 @@ def read_all(client: httpx.Client, stream: str) -> list[dict[str, Any]]:
 
 
 def everything(stack: StackProcess) -> tuple[list[Identity], set[int]]:
-    """Every process of a running stack, children included, and every port they listen on."""
+    """Every process of a running stack, children included, and every port they listen on.
+
+    Not those that Java takes from the kernel's range: once free they may be another's at once.
+    """
     pids = [part.pid for part in stack.record.parts if part.pid is not None]
     identities = [identity for pid in pids for identity in in_session(pid)]
-    return [stack.record.supervisor, *identities], listening(
-        identity.pid for identity in identities
-    )
+    ports = listening(identity.pid for identity in identities)
+    return [stack.record.supervisor, *identities], ports & set(FREE_RANGE)
 
 
 def listening(pids: Iterable[int]) -> set[int]:
@@ -63,8 +65,8 @@ def _open_files(pid: int) -> list[str]:
     return found
 
 
-def assert_nothing_is_left(identities: list[Identity], ports: Iterable[int]) -> None:
+def assert_nothing_is_left(identities: list[Identity], ports: set[int]) -> None:
     assert identities
     assert ports
     eventually(lambda: not any(i.is_alive for i in identities), "every process is gone")
-    eventually(lambda: all(map(is_free, ports)), "every port is free")
+    eventually(lambda: all(map(is_free, ports)), f"every port of {sorted(ports)} is free")
