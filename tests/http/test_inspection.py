@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import CLOSE, JSON, TEXT, client_of, problem_of
 from tests.subscriptions.api import fresh
@@ -265,8 +266,26 @@ def test_buckets_are_named_with_the_number_of_their_streams(http: httpx.Client) 
     assert http.put(f"/{bucket}").status_code == 201
     http.put(f"/{bucket}/one", headers=TEXT, content="x")
     answer = http.get(f"{ROOT}/__ds/buckets").json()
-    assert {"bucket_id": bucket, "streams": 1} in answer["buckets"]
+    (told,) = (one for one in answer["buckets"] if one["bucket_id"] == bucket)
+    assert told["streams"] == 1
+    assert told["created_at_ms"] == http.get(f"/{bucket}").json()["created_at_ms"]
     assert answer["bucket_count"] == len(answer["buckets"])
+
+
+def test_a_bucket_says_how_far_its_feed_is(http: httpx.Client) -> None:
+    bucket = fresh("bucket").replace("/", "-")
+    http.put(f"/{bucket}")
+
+    def cursor() -> str:
+        told = http.get(f"{ROOT}/__ds/buckets").json()["buckets"]
+        return next(str(one["next_offset"]) for one in told if one["bucket_id"] == bucket)
+
+    before = cursor()
+    http.put(f"/{bucket}/one", headers=TEXT, content="x")
+    eventually(lambda: cursor() != before, "the change is in the feed")
+    feed = http.get(f"/{bucket}/streams", params={"changes_from": before})
+    assert [line["stream_id"] for line in feed.json()] == ["one"]
+    assert feed.headers["stream-next-offset"] == cursor()
 
 
 def test_a_stream_of_a_bucket_is_described_under_its_bucket(http: httpx.Client) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.client import Client, Settings, State
+from headrace.errors import BucketNotFound, HeadraceError
 from headrace.protocol.offsets import START
-from headrace.spark.pipelines import names, pipeline
+from headrace.spark.pipelines import names, pipeline, publishing
 from headrace.spark.pipelines.base import ConfigError, ConfigFile
 from headrace.spark.pipelines.compact import Due, Fold
 from headrace.spark.pipelines.progress import (
@@ -21,9 +22,13 @@ from headrace.spark.pipelines.progress import (
     Progress,
     read_progress,
 )
+from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.pipelines.runner import explain
 from headrace.spark.pipelines.stream_to_postgres import _wanted
+from headrace.testing.ports import free_port
 from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
+from tests.conftest import Serve
 
 
 def test_every_pipeline_has_its_name_a_summary_and_defaults() -> None:
@@ -164,3 +169,70 @@ def test_a_state_begins_with_the_snapshot_that_compact_publishes(
         assert view.state.rows("user") == {"1": {"n": 2**60}, "2": "é"}
         assert view.state.rows("chunk") == {"m": {"text": "Grace Hopper!"}}
         assert view.offset == stream.head().next_offset
+
+
+PLACE = "/pipelines/progress"
+
+
+def test_progress_is_published_for_all_pipelines_in_one_stream(serve: Serve) -> None:
+    server = serve()
+    first, second = Progress("one", 1, updated_at=1.0), Progress("two", 2, lag_secs=7.5)
+    with Client(server.url) as client:
+        followed = client.stream(PLACE)
+
+        def known() -> dict[str, Any]:
+            return dict(followed.state().catch_up().rows("pipeline"))
+
+        with Publisher(server.url, "", PLACE, first), Publisher(server.url, "", PLACE, second):
+            eventually(lambda: followed_by(client) and len(known()) == 2, "both have said a word")
+            second.offsets = [{"source": "long"}]
+            second.state = "stopped"
+        told = known()
+    assert (told["one"]["state"], told["two"]["state"]) == ("starting", "stopped")
+    assert told["two"]["lag_secs"] == 7.5
+    assert "offsets" not in told["two"], "a place for each of many streams is no news"
+
+
+def followed_by(client: Client) -> bool:
+    try:
+        return any(entry.stream_id == "progress" for entry in client.bucket("pipelines").streams())
+    except BucketNotFound:
+        return False
+
+
+def test_a_snapshot_stands_for_what_was_published_before(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "KEPT_MESSAGES", 3)
+    monkeypatch.setattr(publishing, "EVERY_SECS", 0.01)
+    server = serve()
+    with Client(server.url) as client:
+        with Publisher(server.url, "", PLACE, Progress("gone", 1, rows=5)):
+            pass
+        progress = Progress("one", 1)
+        with Publisher(server.url, "", PLACE, progress):
+            eventually(lambda: followed_by(client) and trimmed(client), "history was given up")
+            progress.rows = 99
+        told = client.stream(PLACE).state().catch_up().rows("pipeline")
+    assert (told["gone"]["rows"], told["one"]["rows"]) == (5, 99)
+
+
+def trimmed(client: Client) -> bool:
+    try:
+        return bool(client.stream(PLACE).snapshot().data)
+    except HeadraceError:
+        return False
+
+
+def test_a_server_that_is_away_holds_up_no_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    with Publisher(f"http://127.0.0.1:{free_port()}", "", PLACE, Progress("one", 1)):
+        pass
+    said = [record for record in caplog.records if "cannot be published" in record.message]
+    assert len(said) == 1, "once, not with every word"
+
+
+def test_progress_goes_to_a_stream_in_a_bucket_or_nowhere() -> None:
+    found = pipeline("archive")
+    assert found.configure({"progress": ""}).progress == ""
+    with pytest.raises(ConfigError, match="progress must be /bucket/stream"):
+        found.configure({"progress": "progress"})

@@ -226,6 +226,20 @@ def test_every_part_answers_and_the_lag_is_measured(
         assert monitor.get("/warnings").json() == []
 
 
+def test_both_pipelines_publish_their_progress(signed: httpx.Client) -> None:
+    def told() -> dict[str, Any]:
+        answer = signed.get("/pipelines/progress", params={"offset": "-1"})
+        messages = answer.json() if answer.status_code == 200 else []
+        return {message["key"]: message["value"] for message in messages}
+
+    both = {"postgres-to-stream", "stream-to-postgres"}
+    eventually(lambda: both <= set(told()), "both have said a word", SYNC_SECS)
+    eventually(
+        lambda: {told()[name]["state"] for name in both} == {"running"}, "both run", SYNC_SECS
+    )
+    assert all(isinstance(told()[name]["lag_secs"], float) for name in both)
+
+
 def _appended(signed: httpx.Client) -> str:
     said = event(f"msg:{uuid4()}")
     signed.post("/v1/stream/session-events", json=[said])

@@ -61,6 +61,8 @@ def open_ui(browser: Browser, server: ServerProcess) -> Iterator[Open]:
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda said: faults.append(said.text) if is_fault(said.text) else None)
         page.goto(f"{url}/ui/{place}")
+        if not place.endswith(".json"):
+            page.locator("#app > header, #app > .notice").first.wait_for()
         return page
 
     yield open

@@ -10,8 +10,6 @@ from urllib.parse import quote
 import httpx
 from playwright.sync_api import Locator, Page, expect
 
-from headrace.testing.raw import RawConnection
-
 ROOT = "/v1/stream"
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -81,19 +79,3 @@ def previews(page: Page) -> list[str]:
 def numbers(page: Page) -> list[int]:
     shown = page.locator(".message-line .number").all_text_contents()
     return sorted(int(re.sub(r"\D", "", text)) for text in shown)
-
-
-def create_many(port: int, count: int, path_of: str) -> None:
-    """Create `count` streams, `path_of` with their number, as fast as one connection takes."""
-    batch = 500
-    with RawConnection(port) as connection:
-        for first in range(0, count, batch):
-            numbers_ = range(first, min(first + batch, count))
-            heads = (
-                f"PUT {ROOT}/{path_of.format(n)} HTTP/1.1\r\nHost: x\r\n"
-                "Content-Type: text/plain\r\nContent-Length: 0\r\n\r\n"
-                for n in numbers_
-            )
-            connection.send("".join(heads).encode())
-            for _ in numbers_:
-                assert connection.response().status == 201

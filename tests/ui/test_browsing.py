@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from tests.conftest import Serve
 from tests.http.helpers import client_of
 from tests.ui.conftest import Open
 from tests.ui.helpers import (
+    JSON,
     ROOT,
     TEXT,
     append,
@@ -297,6 +299,39 @@ def test_change_messages_add_up_to_a_table_that_follows(open_ui: Open, http: htt
     expect(page.locator(".message.open .payload")).to_contain_text('"Anna"')
 
 
+def test_a_state_begins_with_the_snapshot_that_history_was_given_up_for(
+    open_ui: Open, http: httpx.Client
+) -> None:
+    bucket = fresh("bucket").replace("/", "-")
+    stream = f"/{bucket}/people"
+
+    def change(key: str, name: str, operation: str = "insert") -> dict[str, object]:
+        headers = {"operation": operation}
+        return {"type": "user", "key": key, "value": {"name": name}, "headers": headers}
+
+    http.put(f"/{bucket}")
+    http.put(stream, headers=JSON, json=[change("1", "Ann"), change("2", "Bob")])
+    offset = http.head(stream).headers["stream-next-offset"]
+    document = {
+        "offset": offset,
+        "collections": {"user": {"1": {"name": "Ann"}, "2": {"name": "Bob"}}},
+    }
+    kind = {"Content-Type": "application/vnd.headrace.state+json"}
+    published = http.put(f"{stream}/snapshot/{offset}", headers=kind, json=document)
+    assert published.is_success, published.text
+    page = open_ui(place(stream))
+    await_live(page)
+    page.get_by_role("button", name="State", exact=True).click()
+    table = page.get_by_role("table", name="State")
+    expect(page.locator(".state-tools")).to_contain_text("from the snapshot at message 2 on")
+    expect(table.get_by_role("cell", name="snapshot")).to_have_count(2)
+    http.post(stream, json=change("2", "Bert", "update")).raise_for_status()
+    expect(table.get_by_role("button", name="update #2")).to_be_visible()
+    expect(table.get_by_role("cell", name="Bert")).to_be_visible()
+    expect(table.get_by_role("cell", name="Ann")).to_be_visible()
+    expect(table.get_by_role("row")).to_have_count(3)
+
+
 def test_every_action_can_be_copied_as_a_command(open_ui: Open, http: httpx.Client) -> None:
     name = fresh("curl")
     create(http, name)
@@ -362,6 +397,30 @@ def test_the_overview_shows_what_the_server_does(open_ui: Open, http: httpx.Clie
         append(http, name, str(n))
     expect(readout).to_have_attribute("aria-label", re.compile(r": [1-9][\d,.]* appends/s"))
     expect(page.get_by_role("row", name=re.compile("^append"))).to_be_visible()
+
+
+def test_the_overview_shows_how_far_the_pipelines_are_behind(
+    open_ui: Open, http: httpx.Client
+) -> None:
+    def say(name: str, **more: object) -> dict[str, object]:
+        value = {"state": "running", "rows": 12, "rows_per_sec": 4.0, "lag_rows": None, **more}
+        told = {"lag_secs": 0.0, "last_error": None, "updated_at": time.time(), **value}
+        headers = {"operation": "upsert"}
+        return {"type": "pipeline", "key": name, "value": told, "headers": headers}
+
+    page = open_ui()
+    stream = "/pipelines/progress"
+    http.put("/pipelines")
+    silent = say("archive", updated_at=time.time() - 3600)
+    http.put(stream, headers=JSON, json=[silent, say("stream-to-postgres", lag_secs=7.5)])
+    row = page.get_by_role("row", name=re.compile("^stream-to-postgres"))
+    expect(row).to_contain_text("7.50 s")
+    expect(page.get_by_role("row", name=re.compile("^archive"))).to_contain_text("silent")
+    http.post(stream, json=say("stream-to-postgres", lag_secs=0.25, lag_rows=1300))
+    expect(row).to_contain_text("250.0 ms")
+    expect(row).to_contain_text("1,300 messages")
+    chart = page.get_by_role("region", name="Lag of stream-to-postgres").get_by_role("img")
+    expect(chart).to_have_attribute("aria-label", re.compile("250.0 ms behind"))
 
 
 def test_a_long_stream_shows_its_end_first_and_the_rest_on_demand(

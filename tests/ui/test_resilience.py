@@ -1,4 +1,4 @@
-"""The stream browser in the world: restarts, tokens, mount paths, phones."""
+"""The stream browser in the world: restarts, mount paths, phones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
@@ -85,43 +85,6 @@ def test_a_server_without_a_memory_is_read_anew(open_ui: Open, tmp_path: Path) -
     finally:
         page.goto("about:blank")
         stop_cleanly(second)
-
-
-def test_a_token_is_asked_for_sent_and_kept_nowhere(
-    open_ui: Open, http: httpx.Client, server: ServerProcess
-) -> None:
-    """A proxy that wants a token stands between page and server, played by the test."""
-    name = fresh("secret")
-    create(http, name)
-    append(http, name, '"behind the proxy"')
-    page = open_ui("settings.json")
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-
-    def proxy(route: Route) -> None:
-        if route.request.headers.get("authorization") == "Bearer sesame":
-            route.continue_()
-        else:
-            route.fulfill(status=401, content_type="text/plain", body="Jwt is missing")
-
-    page.route(f"**{ROOT}/**", proxy)
-    page.goto(f"{server.url}/ui/{place(name)}")
-    dialog = page.get_by_role("dialog", name="Token")
-    expect(dialog).to_be_visible()
-    dialog.get_by_label("Bearer token").fill("wrong")
-    dialog.get_by_role("button", name="Use token").click()
-    expect(page.get_by_role("dialog", name="Token")).to_be_visible()
-    page.get_by_label("Bearer token").fill("sesame")
-    page.get_by_role("button", name="Use token").click()
-    expect(page.locator(".preview")).to_have_text(['"behind the proxy"'])
-    expect(tree_row(page, name)).to_be_visible()
-    stored = page.evaluate("() => JSON.stringify([localStorage, sessionStorage, document.cookie])")
-    assert "sesame" not in stored
-    lines(page).first.click()
-    page.locator(".opened").get_by_role("button", name="curl").click()
-    expect(page.locator(".toast").last).to_contain_text("Copied")
-    command = page.evaluate("() => navigator.clipboard.readText()")
-    assert '-H "Authorization: Bearer $TOKEN"' in command
-    assert "sesame" not in command
 
 
 def test_it_works_below_the_path_of_an_asgi_mount(open_ui: Open, tmp_path: Path) -> None:

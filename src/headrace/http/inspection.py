@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from headrace.engine.buckets import Bucket
 from headrace.engine.engine import Engine
 from headrace.engine.tails import Stream
 from headrace.errors import (
@@ -31,7 +32,7 @@ from headrace.subscriptions.membership import Member
 
 STREAMS_MAX: Final = 200  # more rows than a screen shows; about 40 KiB of answer
 LISTED_MAX: Final = 1000  # producers, forks and subscriptions of one stream; a count says if more
-BUCKETS_MAX: Final = 10_000  # about 600 KiB of answer
+BUCKETS_MAX: Final = 10_000  # about 1.3 MiB of answer
 WRITERS_MAX: Final = 1000  # messages; 10,000 producers of a stream are looked through in 3 ms
 WRITERS_FROM: Final = "writers_from"
 WRITERS_UNTIL: Final = "writers_until"
@@ -90,9 +91,10 @@ class Inspection:
         return buckets.stream_name(bucket_id, stream_id)
 
     def _buckets(self) -> Document:
-        found = sorted(self._engine.buckets.counts().items())
-        listed = [{"bucket_id": bucket_id, "streams": count} for bucket_id, count in found]
-        return {"buckets": listed[:BUCKETS_MAX], "bucket_count": len(listed)}
+        counts = self._engine.buckets.counts()
+        found = sorted(self._engine.buckets, key=lambda bucket: bucket.id)
+        listed = [_bucket(bucket, counts[bucket.id]) for bucket in found[:BUCKETS_MAX]]
+        return {"buckets": listed, "bucket_count": len(found)}
 
     def _find(self, name: str) -> Stream:
         if buckets.is_bucketed(name) and not buckets.ids_of(name)[1]:
@@ -257,6 +259,15 @@ def _producers(known: dict[bytes, ProducerState], visible: Position) -> list[Doc
             }
         )
     return found
+
+
+def _bucket(bucket: Bucket, stream_count: int) -> Document:
+    return {
+        "bucket_id": bucket.id,
+        "streams": stream_count,
+        "created_at_ms": bucket.stream.state.created_at_ms,
+        "next_offset": bucket.stream.visible.token(),  # how far its feed is
+    }
 
 
 def _fork(fork: Stream) -> Document:

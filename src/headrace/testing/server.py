@@ -19,7 +19,10 @@ class ServerProcess:
     """`headrace serve` as its own process; use it as a context manager.
 
     `env` overrides settings (`DS_...`); no setting of the caller's own environment leaks in.
+    `module` may be another that takes the same command line.
     """
+
+    module = "headrace.cli"
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class ServerProcess:
         self.stop()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "headrace.cli", "serve", "--port", "0", *self._args]
+        command = [sys.executable, "-m", self.module, "serve", "--port", "0", *self._args]
         self._process = subprocess.Popen(
             command, env=self._env, cwd=self._cwd, stderr=subprocess.PIPE, text=True
         )

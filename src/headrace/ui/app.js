@@ -28,12 +28,12 @@ class App {
     })
     this.view = new StreamView(server, { back: () => this.pane("list"), details: () => this.pane("details"), goTo })
     this.details = new Details(server, this.view, { back: () => this.pane("main"), goTo })
-    this.overview = new Overview(server)
+    this.overview = new Overview(server, (name) => this.catalogue.entries.has(name))
     this.presence = h("div", { class: "presence", role: "status" })
     this.tokenButton = iconButton("key", "Token", () => tokenDialog(server, null))
     this.#build()
     server.addEventListener("presence", () => this.#showPresence())
-    server.addEventListener("token", () => this.#showPresence())
+    server.addEventListener("token", () => this.#tryAgain())
     server.addEventListener("token-needed", async ({ detail }) => detail.answer(await tokenDialog(server, detail.refused)))
     this.#awaitReturn()
     addEventListener("hashchange", () => this.route())
@@ -91,6 +91,13 @@ class App {
       const found = catalogue.entries.get(view.stream.name)
       if (found && found !== lost) this.route()
     })
+  }
+
+  /** What was refused without a token is asked for with it. */
+  #tryAgain() {
+    this.#showPresence()
+    if (this.catalogue.failure) this.catalogue.start()
+    if (this.view.state.problem) this.route()
   }
 
   goTo(stream) {

@@ -1,16 +1,17 @@
-// Which buckets exist and what is in them. There is no stream that announces either: the list of
-// buckets is asked for again and again, and a bucket's listing whenever its count has changed.
+// Which buckets exist and what is in them. A bucket is listed once; from then on its feed tells
+// what changed. How far each feed is stands in the list of buckets, which is asked for again and
+// again: one request for all of them, and no connection that is held.
 
-import { Ticker } from "./watch.js"
+import { inSlices } from "./slices.js"
 import { Problem } from "./server.js"
+import { Ticker } from "./watch.js"
 
-const EVERY_MS = 3000
+const EVERY_MS = 2000
+const BUCKET_MS = 2 // the more buckets there are, the more rarely they are asked for
 const PAGE = 1000
-const SMALL = 1000 // a bucket of one page is listed again now and then, whatever its count
-const AGAIN_MS = 9000
 
 export class Buckets {
-  #known = new Map() // bucket id -> { count, listedAt, names }
+  #known = new Map() // bucket id -> { createdAt, cursor: the place in its feed }
   #ticker
 
   constructor(server, catalogue) {
@@ -30,42 +31,64 @@ export class Buckets {
   async #ask() {
     const { server, catalogue } = this
     if (server.away) return
-    let buckets
-    try {
-      ;({ buckets } = await server.json(`${server.settings.streamRoot}/__ds/buckets`))
-    } catch (error) {
-      if (error instanceof Problem) return
-      throw error
-    }
-    const ids = new Set(buckets.map(({ bucket_id }) => bucket_id))
-    for (const [id, { names }] of this.#known) {
-      if (ids.has(id)) continue
+    const { buckets } = await server.json(`${server.settings.streamRoot}/__ds/buckets`)
+    this.#ticker.everyMs = Math.max(EVERY_MS, BUCKET_MS * buckets.length)
+    const created = new Map(buckets.map(({ bucket_id, created_at_ms }) => [bucket_id, created_at_ms]))
+    for (const [id, { createdAt }] of this.#known) {
+      if (created.get(id) === createdAt) continue
       this.#known.delete(id)
-      catalogue.dropBucket(id, names)
+      await catalogue.dropBucket(id)
     }
-    for (const { bucket_id, streams } of buckets) {
-      catalogue.addBucket(bucket_id)
-      const known = this.#known.get(bucket_id)
-      const stale = known && streams <= SMALL && Date.now() - known.listedAt > AGAIN_MS
-      if (!known || known.count !== streams || stale) await this.#list(bucket_id, streams)
+    for (const { bucket_id: id } of buckets) catalogue.addBucket(id)
+    for (const { bucket_id: id, created_at_ms, next_offset } of buckets) {
+      const known = this.#known.get(id)
+      if (known?.cursor === next_offset) continue
+      try {
+        if (known) await this.#follow(id, known)
+        else await this.#list(id, created_at_ms, next_offset)
+      } catch (error) {
+        if (!(error instanceof Problem)) throw error
+        this.#known.delete(id) // its feed no longer has that place, or it is gone: list it again
+      }
     }
   }
 
-  async #list(id, count) {
+  #path(id) {
+    return `${this.server.settings.bucketRoot}/${encodeURIComponent(id)}/streams`
+  }
+
+  /** What changed since the cursor. */
+  async #follow(id, known) {
+    for (let upToDate = false; !upToDate; ) {
+      const response = await this.server.request("GET", this.#path(id), { query: { changes_from: known.cursor } })
+      await inSlices(await response.json(), ({ stream_id, deleted }) => {
+        const name = `/${id}/${stream_id}`
+        if (deleted) this.catalogue.remove(name)
+        else this.catalogue.add(name)
+      })
+      known.cursor = response.headers.get("stream-next-offset")
+      upToDate = response.headers.get("stream-up-to-date") === "true"
+    }
+  }
+
+  /** Everything in a bucket; `cursor` is a place in its feed from before. */
+  async #list(id, createdAt, cursor) {
     const { server, catalogue } = this
     const names = new Set()
-    for (let after = null; ; ) {
+    for (let after = null, more = true; more; ) {
       const query = after === null ? { limit: PAGE } : { limit: PAGE, after }
-      const page = await server.json(`${server.settings.bucketRoot}/${id}/streams`, { query })
-      for (const { stream_id, content_type, created_at_ms } of page.streams) {
+      const page = await server.json(this.#path(id), { query })
+      await inSlices(page.streams, ({ stream_id, created_at_ms }) => {
         const name = `/${id}/${stream_id}`
         names.add(name)
-        catalogue.add({ path: name, contentType: content_type, createdAt: created_at_ms })
-      }
+        catalogue.add(name, created_at_ms)
+      })
       after = page.next_cursor
-      if (!page.has_more) break
+      more = page.has_more
     }
-    for (const name of this.#known.get(id)?.names ?? []) if (!names.has(name)) catalogue.remove(name)
-    this.#known.set(id, { count, names, listedAt: Date.now() })
+    await inSlices(catalogue.tree.inBucket(id), (name) => {
+      if (!names.has(name)) catalogue.remove(name)
+    })
+    this.#known.set(id, { createdAt, cursor })
   }
 }

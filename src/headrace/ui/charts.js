@@ -13,6 +13,7 @@ export class Chart {
   #points = [] // [ms, value per series]
   #width = 0
   #hover = null
+  #scheduled = null
 
   /** `series` are names, `format` writes a value. */
   constructor(title, series, format, note = "") {
@@ -38,7 +39,15 @@ export class Chart {
   push(ms, values) {
     this.#points.push([ms, values])
     while (this.#points.length && this.#points[0][0] < ms - SPAN_MS - 5000) this.#points.shift()
-    this.draw()
+    this.#schedule()
+  }
+
+  /** Once per frame of the screen, however many points come. */
+  #schedule() {
+    this.#scheduled ??= requestAnimationFrame(() => {
+      this.#scheduled = null
+      this.draw()
+    })
   }
 
   clear() {

@@ -1,6 +1,7 @@
 // The right side: what the open stream is besides its messages.
 
 import { copy, h, icon, iconButton, replace } from "./dom.js"
+import { snapshotOffset } from "./fold.js"
 import { bytes, count, countdown, moment, plural, rate } from "./format.js"
 import { Chart, Rate } from "./charts.js"
 import { parseOffset } from "./reading.js"
@@ -64,7 +65,7 @@ export class Details {
       if (error instanceof Problem) return
       throw error
     }
-    const snapshot = stream.isBucketed ? await this.#findSnapshot(stream) : null
+    const snapshot = await snapshotOffset(server, stream)
     if (stream !== this.stream) return
     this.#snapshot = snapshot
     const first = this.#about === null
@@ -74,11 +75,6 @@ export class Details {
     view.noteClosed(about.closed)
     if (first) this.#findAncestors(stream, about)
     this.#showAll()
-  }
-
-  async #findSnapshot(stream) {
-    const head = await this.server.request("HEAD", stream.path)
-    return head.headers.get("stream-snapshot-offset")
   }
 
   /** The streams this one was forked from, nearest first. */

@@ -184,15 +184,19 @@ export function deleteDialog(server, stream, done) {
   })
 }
 
+function tokenQuestion(refused) {
+  if (!refused) return "Sent as a bearer token with every request."
+  if (refused.sentToken) return `This token was refused: ${refused.message}`
+  return "The server, or a proxy in front of it, wants to know who you are."
+}
+
 /** Resolves true once a token was entered, false if that was declined. */
 export function tokenDialog(server, refused) {
   const token = h("input", { name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true })
   return new Promise((resolve) => {
     const dialog = formDialog({
       title: "Token",
-      intro: refused
-        ? "The server, or a proxy in front of it, wants to know who you are."
-        : "Sent as a bearer token with every request.",
+      intro: tokenQuestion(refused),
       fields: [field("Bearer token", token, "Kept in this page's memory only: a reload forgets it.")],
       submit: "Use token",
       send: async () => {

@@ -3,6 +3,7 @@
 import { h, icon, iconButton, replace } from "./dom.js"
 import { count, countdown, markText, plural } from "./format.js"
 import { Rows } from "./rows.js"
+import { inSlices } from "./slices.js"
 import { sparkline } from "./charts.js"
 
 const ROW_HEIGHT = 30
@@ -11,6 +12,7 @@ const AT_ONCE_MAX = 30 // a tree this small shows itself whole
 export class StreamList {
   #nodes = []
   #needle = ""
+  #found = null // the search that is under way
   #active = null // path of the row the keyboard is on
   #selected = null // path of the open stream
   #unfolded = false
@@ -63,10 +65,40 @@ export class StreamList {
   refresh() {
     const { catalogue } = this
     if (!this.#unfolded && catalogue.loaded) this.#unfold()
-    this.#nodes = this.#needle ? catalogue.matching(this.#needle) : catalogue.rows()
+    if (this.#needle) {
+      this.#search()
+      return
+    }
+    this.#found = null
+    this.#show(catalogue.tree.rows())
+    if (!this.#revealed) this.#reveal()
+  }
+
+  /** Look through all names, a few milliseconds at a time; once more if they change meanwhile. */
+  async #search() {
+    const needle = this.#needle
+    if (this.#found?.needle === needle) {
+      this.#found.again = true
+      return
+    }
+    const search = (this.#found = { needle, again: true })
+    while (search.again && this.#found === search) {
+      search.again = false
+      const found = []
+      await inSlices(this.catalogue.tree.nodes(), (node) => {
+        if (node.entry && node.path.toLowerCase().includes(needle)) found.push(node)
+        return this.#found === search
+      })
+      if (this.#found === search) this.#show(found)
+    }
+    if (this.#found === search) this.#found = null
+  }
+
+  #show(nodes) {
+    const { catalogue } = this
+    this.#nodes = nodes
     this.rows.reset()
     this.rows.count = this.#nodes.length
-    if (!this.#revealed && !this.#needle) this.#reveal()
     const total = catalogue.entries.size
     this.tree.classList.toggle("none", this.#nodes.length === 0)
     replace(
@@ -84,12 +116,7 @@ export class StreamList {
   /** Once, when everything is known: a small tree is shown whole. */
   #unfold() {
     this.#unfolded = true
-    if (this.catalogue.entries.size > AT_ONCE_MAX) return
-    const visit = (folder) => {
-      folder.open = true
-      folder.children.forEach(visit)
-    }
-    visit(this.catalogue.root)
+    if (this.catalogue.entries.size <= AT_ONCE_MAX) this.catalogue.tree.unfold()
   }
 
   select(name) {
@@ -103,8 +130,8 @@ export class StreamList {
   #reveal() {
     if (!this.catalogue.entries.has(this.#selected)) return
     this.#revealed = true
-    this.catalogue.reveal(this.#selected)
-    this.#nodes = this.catalogue.rows()
+    this.catalogue.tree.reveal(this.#selected)
+    this.#nodes = this.catalogue.tree.rows()
     this.rows.count = this.#nodes.length
     this.rows.scrollTo(this.#nodes.findIndex((node) => node.path === this.#selected))
   }

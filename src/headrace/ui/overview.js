@@ -1,9 +1,10 @@
 // The overview: what the whole server does, from its metrics, in charts that update themselves.
 
-import { h, replace } from "./dom.js"
+import { copy, h, icon, replace } from "./dom.js"
 import { bytes, count, rate, seconds } from "./format.js"
 import { Chart, Rate } from "./charts.js"
 import { section, table } from "./details.js"
+import { Pipelines } from "./pipelines.js"
 import { Ticker } from "./watch.js"
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/
@@ -85,19 +86,23 @@ export class Overview {
   #last = null
   #charts = new Map()
 
-  constructor(server) {
+  /** `exists(name)` tells whether there is a stream of that name. */
+  constructor(server, exists) {
     this.server = server
     this.shown = false
+    this.pipelines = new Pipelines(server, exists)
     this.tiles = h("div", { class: "tiles" })
     this.grid = h("div", { class: "charts" })
     this.requests = h("div", {})
     this.problem = h("p", { class: "notice", role: "status", hidden: true })
+    const curl = h("button", { type: "button", class: "quiet", on: { click: () => copy(server.curl("GET", server.url("/metrics")), "the command") } }, icon("terminal"), "Copy as curl")
     this.element = h(
       "section",
       { class: "overview", "aria-label": "Overview", tabindex: "0" },
-      h("header", { class: "overview-head" }, h("h1", {}, "Overview"), h("p", { class: "dim" }, `Headrace ${server.settings.version} at ${server.base}`)),
+      h("header", { class: "overview-head" }, h("h1", {}, "Overview"), h("p", { class: "dim" }, `Headrace ${server.settings.version} at ${server.base}`), curl),
       this.problem,
       this.tiles,
+      this.pipelines.element,
       this.grid,
       this.requests,
     )
@@ -122,6 +127,7 @@ export class Overview {
     }
     this.problem.hidden = true
     this.#take(new Scrape(parseMetrics(text)), Date.now())
+    if (this.shown) await this.pipelines.look()
   }
 
   #take(scrape, now) {

@@ -6,9 +6,12 @@
 
 import { Away, Problem } from "./server.js"
 import { decodeUtf8, utf8Length } from "./format.js"
+import { rest } from "./slices.js"
 
 const FRAME_HEAD_BYTES = 32
-const CHUNK_BYTES = 256 * 1024 // small enough to take apart within a frame of the screen
+// Small enough to take apart within a frame of the screen.
+const CHUNK_BYTES = 256 * 1024
+const CHUNK_MESSAGES = 4000
 const DIGITS = 16
 
 /** The halves of an offset: messages before it, bytes before it. */
@@ -27,7 +30,7 @@ export const mediaType = (contentType) => (contentType ?? "").split(";")[0].trim
 
 /** Messages from one offset on, at most a chunk of them. */
 export async function readFrame(server, stream, offset, signal, bounds = {}) {
-  const query = { offset, format: "framed", max_bytes: CHUNK_BYTES, ...bounds }
+  const query = { offset, format: "framed", max_bytes: CHUNK_BYTES, max_messages: CHUNK_MESSAGES, ...bounds }
   const response = await server.request("GET", stream.path, { query, signal })
   const text = isText(response.headers.get("stream-content-type"))
   const { start, messages } = decodeFrame(await response.arrayBuffer(), text)
@@ -91,7 +94,7 @@ export async function* events(response) {
 /**
  * Reads a stream from `offset` to its tail and goes on from there until `signal` ends it.
  *
- * `on.messages(batch)` gets { start, messages, next }; `on.state({ live, upToDate, closed, next })`
+ * `on.messages(batch)` gets { start, messages, next } and may take its time; `on.state({ live, upToDate, closed, next })`
  * where reading stands; `on.trimmed(offset)` that history before `offset` is gone;
  * `on.gone(problem)` that the stream is.
  */
@@ -110,7 +113,7 @@ export async function follow(server, stream, offset, signal, on) {
         on.state({ live: false })
       } else if (error instanceof Problem && error.type === "offset-trimmed") {
         at = error.facts.earliest_offset
-        on.trimmed(at)
+        await on.trimmed(at)
       } else {
         on.gone(error)
         return
@@ -156,7 +159,7 @@ async function followOnce(server, stream, offset, signal, on) {
       const control = JSON.parse(event.data)
       const next = control.streamNextOffset
       const one = held === null ? null : soleMessage(held, at.next, next, base64, stream.isJson)
-      if (one !== null) on.messages({ start: parseOffset(at.next), messages: [one], next })
+      if (one !== null) await on.messages({ start: parseOffset(at.next), messages: [one], next })
       else if (next !== at.next) at = await catchUp(server, stream, at.next, signal, on)
       held = null
       at = { ...at, next: at.next > next ? at.next : next, closed: at.closed || control.streamClosed === true }
@@ -175,16 +178,14 @@ async function catchUp(server, stream, offset, signal, on) {
   for (let at = offset; ; ) {
     const frame = await readFrame(server, stream, at, signal)
     stream.isJson = isJson(frame.contentType)
+    const isFirst = at === offset // where reading begins is news, even if nothing is there yet
     at = frame.next
-    if (frame.messages.length) on.messages(frame)
+    if (frame.messages.length || isFirst) await on.messages(frame)
     on.state({ upToDate: frame.upToDate, closed: frame.closed, next: at, contentType: frame.contentType })
     if (frame.upToDate) return { next: at, closed: frame.closed }
     await rest()
   }
 }
-
-/** A catch-up of many chunks leaves the page room to move between them. */
-const rest = () => new Promise((resolve) => setTimeout(resolve, 0))
 
 /** The message of an event that holds exactly one and holds it exactly; else null. */
 function soleMessage(payload, from, next, base64, json) {

@@ -4,13 +4,14 @@
 // tells when something does) or the caller's own abort.
 
 const RETRY_MS = [250, 500, 1000, 2000, 4000]
+const OWN_TYPES = "urn:headrace:problem:"
 const GATEWAY_FAILURES = new Set([502, 503, 504])
 
 export class Problem extends Error {
   constructor(status, document) {
     super(document.detail ?? document.title ?? `The server answered ${status}.`)
     this.status = status
-    this.type = (document.type ?? "").replace("urn:headrace:problem:", "")
+    this.type = String(document.type ?? "").replace(OWN_TYPES, "")
     this.facts = document
   }
 }
@@ -52,6 +53,7 @@ export const encodeName = (name) => name.split("/").map(encodeURIComponent).join
 export class Server extends EventTarget {
   #token = null
   #asking = null
+  #declined = false // to give a token; then nobody is asked until one is given
   #watching = null
 
   constructor(base, settings) {
@@ -89,16 +91,34 @@ export class Server extends EventTarget {
   /** Kept in this variable and nowhere else; a reload forgets it. */
   set token(value) {
     this.#token = value || null
+    this.#declined = false
     this.dispatchEvent(new Event("token"))
   }
 
   async request(method, path, { query, headers = {}, body, signal } = {}) {
     for (;;) {
-      const response = await this.#send(method, this.url(path, query), headers, body, signal)
-      if (response.status !== 401 && !(response.status === 403 && !isProblem(response))) return response
-      const refused = new Problem(response.status, await document_(response))
-      if (!(await this.#askForToken(refused))) throw refused
+      const token = this.#token
+      try {
+        return await this.#send(method, this.url(path, query), headers, body, signal)
+      } catch (error) {
+        if (!isAboutIdentity(error)) throw error
+        if (token !== this.#token) continue // refused for a token that has been replaced since
+        if (this.#declined) throw error
+        const refused = method === "HEAD" ? await this.#reason(path, query, error) : error
+        refused.sentToken = token !== null
+        if (!(await this.#askForToken(refused))) throw refused
+      }
     }
+  }
+
+  /** Why a HEAD was refused: its answer has no body to say it. */
+  async #reason(path, query, refused) {
+    try {
+      await this.#send("GET", this.url(path, query), {})
+    } catch (error) {
+      if (isAboutIdentity(error)) return error
+    }
+    return refused
   }
 
   async #send(method, url, headers, body, signal) {
@@ -111,8 +131,7 @@ export class Server extends EventTarget {
       throw this.lost()
     }
     if (GATEWAY_FAILURES.has(response.status) && !isProblem(response)) throw this.lost()
-    if (response.ok || response.status === 304 || response.status === 401) return response
-    if (response.status === 403 && !isProblem(response)) return response
+    if (response.ok || response.status === 304) return response
     const problem = new Problem(response.status, await document_(response))
     if (problem.type === "draining") throw this.lost()
     throw Object.assign(problem, { headers: response.headers })
@@ -123,7 +142,12 @@ export class Server extends EventTarget {
     this.#asking ??= new Promise((resolve) => {
       const detail = { refused, answer: resolve }
       this.dispatchEvent(new CustomEvent("token-needed", { detail }))
-    }).finally(() => (this.#asking = null))
+    })
+      .then((given) => {
+        this.#declined = !given
+        return given
+      })
+      .finally(() => (this.#asking = null))
     return this.#asking
   }
 
@@ -180,6 +204,10 @@ export class Server extends EventTarget {
 }
 
 const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`
+
+/** Refused for who is asking: by 401, or by a 403 that is a proxy's and not one of the server's own. */
+const isAboutIdentity = (error) =>
+  error instanceof Problem && (error.status === 401 || (error.status === 403 && !String(error.facts.type).startsWith(OWN_TYPES)))
 
 const isProblem = (response) => (response.headers.get("content-type") ?? "").startsWith("application/problem+json")
 

@@ -1,70 +1,20 @@
-// The state view: change messages folded into the rows they leave, each with the change that
-// last touched it.
+// The state view: the table that a stream's changes add up to, each row with the change that last
+// touched it. Where history was given up for a snapshot of the state, it begins with that.
 
 import { h, replace } from "./dom.js"
+import { Materialised, readState, snapshotOffset } from "./fold.js"
 import { count, plural } from "./format.js"
+import { parseOffset } from "./reading.js"
 import { Rows } from "./rows.js"
 import { textOf } from "./messages.js"
+import { Away, Problem } from "./server.js"
 
 const ROW_HEIGHT = 30
 const SLICE_MS = 8
+const DRAW_MS = 250 // between two looks at a table that is still being made
 const COLUMNS_MAX = 8
 const CELL_CHARS = 120
-const REMOVALS = new Set(["delete", "remove"])
 const ALL = "all types"
-
-/** A message as a change: { type, key, operation, value }, { control }, or null if it is none. */
-export function parseChange(text) {
-  let message
-  try {
-    message = JSON.parse(text)
-  } catch {
-    return null
-  }
-  if (message === null || typeof message !== "object") return null
-  const control = message.headers?.control
-  if (typeof control === "string") return { control }
-  const operation = message.headers?.operation ?? message.operation
-  if (typeof operation !== "string" || message.key === undefined) return null
-  return { type: String(message.type ?? ""), key: String(message.key), operation, value: message.value }
-}
-
-/** Rows by type and key, as a run of changes leaves them. */
-export class Materialised {
-  constructor() {
-    this.rows = new Map() // "type\0key" -> { type, key, value, changedBy, operation, changes }
-    this.ignored = 0
-  }
-
-  apply(text, number) {
-    const change = parseChange(text)
-    if (change === null) {
-      this.ignored += 1
-    } else if (change.control !== undefined) {
-      if (change.control === "reset") this.rows.clear()
-    } else {
-      this.#apply(change, number)
-    }
-  }
-
-  #apply({ type, key, operation, value }, number) {
-    const id = `${type}\0${key}`
-    const row = this.rows.get(id)
-    if (REMOVALS.has(operation)) {
-      this.rows.delete(id)
-      return
-    }
-    const changes = (row?.changes ?? 0) + 1
-    const kept = operation === "append" && row ? joined(row.value, value) : value
-    this.rows.set(id, { type, key, value: kept, changedBy: number, operation, changes })
-  }
-}
-
-/** What an `append` leaves: text grows, lists grow, anything else becomes a list of its parts. */
-function joined(before, more) {
-  if (typeof before === "string" && typeof more === "string") return before + more
-  return (Array.isArray(before) ? before : [before]).concat(more)
-}
 
 export class StateTable extends EventTarget {
   #state = new Materialised()
@@ -74,10 +24,14 @@ export class StateTable extends EventTarget {
   #rows = []
   #columns = []
   #type = ALL
+  #began = null // where the fold began, and as what: start, snapshot or middle; null until known
+  #drawnAt = 0
 
-  constructor(messages) {
+  constructor(server, messages) {
     super()
+    this.server = server
     this.messages = messages
+    this.stream = null
     this.note = h("p", { class: "dim", role: "status" })
     this.types = h("select", { "aria-label": "Type", on: { change: () => this.#choose(this.types.value) } })
     this.head = h("div", { class: "state-row state-head", role: "row" })
@@ -90,6 +44,11 @@ export class StateTable extends EventTarget {
     for (const type of ["reset", "prepend", "drop"]) messages.addEventListener(type, () => this.#restart())
   }
 
+  open(stream) {
+    this.stream = stream
+    this.#restart()
+  }
+
   show(shown) {
     this.#shown = shown
     this.#go()
@@ -99,7 +58,38 @@ export class StateTable extends EventTarget {
     this.#state = new Materialised()
     this.#done = 0
     this.#type = ALL
+    this.#began = null
     this.#go()
+  }
+
+  /** Find out what the first message held follows. */
+  async #begin() {
+    const state = this.#state
+    const { first } = this.messages
+    let found = null
+    try {
+      found = first.messages ? await this.#findSnapshot() : null
+    } catch (error) {
+      if (!(error instanceof Problem || error instanceof Away)) throw error
+    }
+    if (state !== this.#state) return // another stream, or other messages of it
+    this.#began = { at: first.messages, as: first.messages ? "middle" : "start" }
+    if (!found) return
+    state.load(found.collections)
+    this.#done = found.index
+    this.#began = { at: first.messages + found.index, as: "snapshot" }
+  }
+
+  /** The latest snapshot, if it is one of the state and the messages held follow it. */
+  async #findSnapshot() {
+    const { server, stream, messages } = this
+    const offset = await snapshotOffset(server, stream)
+    if (offset === null) return null
+    const collections = await readState(server, stream, offset)
+    const index = parseOffset(offset).messages - messages.first.messages
+    if (collections === null || index < 0 || index > messages.length) return null
+    const there = index === messages.length ? messages.next : messages.offset(index)
+    return there === offset ? { collections, index } : null
   }
 
   #choose(type) {
@@ -112,19 +102,25 @@ export class StateTable extends EventTarget {
     if (this.#running || !this.#shown) return
     this.#running = true
     do {
+      while (this.#began === null && this.messages.first) await this.#begin()
       const until = performance.now() + SLICE_MS
       const { items } = this.messages
       while (this.#done < items.length && performance.now() < until) {
         this.#state.apply(textOf(items[this.#done]), this.messages.number(this.#done))
         this.#done += 1
       }
-      this.#draw()
-      await new Promise((resolve) => setTimeout(resolve, this.#done < this.messages.length ? 0 : 100))
-    } while (this.#shown && this.#done < this.messages.length)
+      if (!this.#isBehind || performance.now() - this.#drawnAt > DRAW_MS) this.#draw()
+      await new Promise((resolve) => setTimeout(resolve, this.#isBehind ? 0 : 100))
+    } while (this.#shown && this.#isBehind)
     this.#running = false
   }
 
+  get #isBehind() {
+    return this.#done < this.messages.length || (this.#began === null && this.messages.first !== null)
+  }
+
   #draw() {
+    this.#drawnAt = performance.now()
     const all = [...this.#state.rows.values()]
     const types = [...new Set(all.map((row) => row.type))].sort()
     if (!types.includes(this.#type)) this.#type = ALL
@@ -134,14 +130,15 @@ export class StateTable extends EventTarget {
     this.grid.style.setProperty("--columns", this.#columns.length || 1)
     const names = ["type", "key", ...(this.#columns.length ? this.#columns : ["value"]), "changed by"]
     replace(this.head, names.map((name) => h("span", { role: "columnheader" }, name)))
-    const first = this.messages.first?.messages ?? 0
     const { ignored } = this.#state
+    const { at, as } = this.#began ?? {}
     replace(
       this.note,
       [
         plural(this.#rows.length, "row"),
-        first ? `from message ${count(first)} on` : null,
-        ignored ? `${plural(ignored, "message")} are no changes` : null,
+        as === "snapshot" ? `from the snapshot at message ${count(at)} on` : null,
+        as === "middle" ? `from message ${count(at)} on: what came before is not in it` : null,
+        ignored ? plural(ignored, "message is no change", "messages are no changes") : null,
       ]
         .filter(Boolean)
         .join(" · "),
@@ -162,17 +159,22 @@ export class StateTable extends EventTarget {
       h(
         "span",
         { role: "cell" },
-        h(
-          "button",
-          {
-            type: "button",
-            class: "link",
-            title: `${row.operation}; ${plural(row.changes, "change")} so far`,
-            on: { click: () => this.dispatchEvent(new CustomEvent("message", { detail: row.changedBy })) },
-          },
-          `${row.operation} #${count(row.changedBy)}`,
-        ),
+        row.changedBy === null ? h("span", { class: "dim" }, "snapshot") : this.#link(row),
       ),
+    )
+  }
+
+  /** To the message that last touched a row. */
+  #link(row) {
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "link",
+        title: `${row.operation}; ${plural(row.changes, "change")} so far`,
+        on: { click: () => this.dispatchEvent(new CustomEvent("message", { detail: row.changedBy })) },
+      },
+      `${row.operation} #${count(row.changedBy)}`,
     )
   }
 }

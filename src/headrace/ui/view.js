@@ -25,7 +25,7 @@ export class StreamView extends EventTarget {
     this.state = {}
     this.messages = new Messages()
     this.composer = new Composer(server)
-    this.table = new StateTable(this.messages)
+    this.table = new StateTable(server, this.messages)
     this.writers = new Writers(server, this.messages)
     this.list = new MessageList(this.messages, this.writers, {
       about: (offset) => this.#about(offset),
@@ -101,6 +101,7 @@ export class StreamView extends EventTarget {
     this.#tail = this.#floor = null
     this.messages.clear(null)
     this.writers.open(stream)
+    this.table.open(stream)
     this.list.reset()
     this.jump.value = ""
     this.setMode("Messages")

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 DEFAULT_STATE_DIR = Path("data/pipelines")
+_STREAM_IN_BUCKET = re.compile(r"/[^/]+/[^/]+")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -30,7 +31,12 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         default_factory=lambda: os.environ.get("DS_SERVER_URL", "http://localhost:4437")
     )
     token: str = ""
+    progress: str = "/pipelines/progress"  # the stream for it; empty for none
     exactly_once: bool = True  # off only to show what it is for
+
+    def __post_init__(self) -> None:
+        if self.progress and not _STREAM_IN_BUCKET.fullmatch(self.progress):
+            raise ValueError(f"progress must be /bucket/stream, or empty, not {self.progress!r}.")
 
 
 def local_postgres() -> str:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.pipelines.base import ConfigFile, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
+from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.session import build_session
 
 _REPORT_SECS = 1.0
@@ -63,13 +65,16 @@ def run_pipelines(
     stopping = _stop_on_signals()
     begun = [Begun(work, may_begin_again=len(works) > 1 and not work.run.once) for work in works]
     title = " ".join(work.pipeline.name for work in works)
-    session = build_session(f"headrace {title}", master=master, conf=spark_conf)
-    try:
-        run_all(session, begun, stopping, watch)
-    finally:
+    with ExitStack() as publishing:
         for each in begun:
-            each.write()
-        session.stop()
+            publishing.enter_context(each.publisher())
+        session = build_session(f"headrace {title}", master=master, conf=spark_conf)
+        try:
+            run_all(session, begun, stopping, watch)
+        finally:
+            for each in begun:
+                each.write()
+            session.stop()
     return [each.progress for each in begun]
 
 
@@ -101,6 +106,12 @@ class Begun:
 
     def write(self) -> None:
         self.progress.write(self._work.run.state_dir)
+
+    def publisher(self) -> AbstractContextManager[object]:
+        config = self._work.config
+        if not config.progress:
+            return nullcontext()
+        return Publisher(config.server, config.token, config.progress, self.progress)
 
     def look(self, session: SparkSession, wait_secs: float, stopping: threading.Event) -> None:
         """Go on: begin if it is time, else wait for the query a little and note how it does."""
