@@ -9,6 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import client_of
 from tests.ui.conftest import Open
@@ -195,6 +196,42 @@ def test_a_fork_from_a_message_shares_what_came_before_it(
     tree.get_by_role("button", name=name, exact=True).click()
     expect(page.get_by_role("heading", level=1, name=name, exact=True)).to_be_visible()
     expect(page.locator(".forks").get_by_role("button", name=f"{name}-fork")).to_be_visible()
+
+
+def test_forks_of_forks_stand_below_them(open_ui: Open, http: httpx.Client) -> None:
+    name = fresh("root")
+    create(http, name)
+    for fork, source in (("a", ""), ("b", ""), ("a-1", "-a"), ("a-1-x", "-a-1")):
+        headers = {"Stream-Forked-From": f"{ROOT}/{name}{source}"}
+        http.put(f"{ROOT}/{name}-{fork}", headers=headers).raise_for_status()
+    page = open_ui(place(name))
+    tree = page.locator(".forks")
+    nested = tree.locator(":scope > li > ul > li > ul > li > ul > li")
+    expect(nested).to_contain_text(f"{name}-a-1-x")
+    expect(tree.get_by_role("button", name=f"{name}-b")).to_be_visible()
+    tree.get_by_role("button", name=f"{name}-a-1", exact=True).click()
+    expect(page.locator(".forks .here")).to_contain_text(f"{name}-a-1")
+    expect(tree.locator(":scope > li > ul > li > ul > li.here")).to_be_visible()
+    expect(tree_row(page, name).get_by_title("has forks")).to_be_visible()
+    expect(tree_row(page, f"{name}-a").get_by_title("forked")).to_be_visible()
+
+
+def test_the_tree_tells_what_expires_and_how_fast_it_grows(
+    open_ui: Open, http: httpx.Client
+) -> None:
+    name = fresh("growing")
+    create(http, name, "text/plain", Stream_TTL="600")
+    page = open_ui()
+    row = tree_row(page, name)
+    page.get_by_label("Search streams").fill(name)
+    expect(row.get_by_role("img", name="expiring")).to_be_visible()
+
+    def grows() -> bool:
+        append(http, name, "x", content_type="text/plain")
+        return row.locator(".spark:not(.flat)").count() == 1
+
+    eventually(grows, "the line shows a rate")
+    expect(row.locator(".tail")).to_have_text(re.compile(r"^[1-9]"))
 
 
 def test_a_closed_stream_says_so_and_takes_no_more(open_ui: Open, http: httpx.Client) -> None:

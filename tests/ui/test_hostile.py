@@ -36,6 +36,7 @@ CORPUS = (
     "]]><script>window.hurt=1</script><![CDATA[",
     "%3Cscript%3Ewindow.hurt=1%3C/script%3E",
 )
+PRODUCER = "<img src=x onerror=window.hurt=1>"
 NAMES = tuple(text.replace("/", "∕") for text in CORPUS)
 
 
@@ -101,7 +102,7 @@ def test_hostile_names_and_content_types_are_text(open_ui: Open, http: httpx.Cli
             f"{ROOT}/{quote(name)}",
             headers={
                 "Content-Type": kind,
-                "Producer-Id": "<img src=x onerror=window.hurt=1>",
+                "Producer-Id": PRODUCER,
                 "Producer-Epoch": "0",
                 "Producer-Seq": "0",
             },
@@ -111,7 +112,10 @@ def test_hostile_names_and_content_types_are_text(open_ui: Open, http: httpx.Cli
     await_live(page)
     expect(page.locator(".stream-name")).to_have_text(names[0])
     expect(page.locator(".badges")).to_contain_text("<script>window.hurt=1</script>")
-    expect(page.locator(".details table")).to_contain_text("<img src=x onerror=window.hurt=1>")
+    expect(page.locator(".details table")).to_contain_text(PRODUCER)
+    expect(page.locator(".message-line .writer")).to_have_text(PRODUCER)
+    lines(page).first.click()
+    expect(page.locator(".written-by")).to_contain_text(PRODUCER)
     shown = page.locator(".tree-name").all_text_contents()
     assert set(NAMES) <= set(shown)
     page.get_by_role("button", name="Delete stream", exact=True).click()
@@ -136,6 +140,37 @@ def test_a_hostile_fork_is_text_in_the_tree_of_forks(open_ui: Open, http: httpx.
     page.locator(".forks").get_by_role("button", name=f"{source}-{NAMES[1]}").click()
     expect(page.locator(".stream-name")).to_have_text(f"{source}-{NAMES[1]}")
     expect(tree_row(page, source)).to_be_visible()
+    assert_unhurt(page)
+
+
+def test_hostile_subscriptions_pipelines_and_streams_of_buckets_are_text(
+    open_ui: Open, http: httpx.Client
+) -> None:
+    watched, wake, bucket = fresh("watched"), fresh("wake"), "hostile-bucket"
+    hostile = CORPUS[1]
+    create(http, watched)
+    create(http, wake)
+    config = {"type": "pull-wake", "streams": [watched], "wake_stream": wake}
+    answer = http.put(f"{ROOT}/__ds/subscriptions/{quote(hostile, safe='')}", json=config)
+    assert answer.status_code == 201, answer.text
+    value = {"state": hostile, "updated_at": 0, "last_error": hostile, "lag_rows": hostile}
+    change = {"type": "pipeline", "key": hostile, "value": value}
+    for id in (bucket, "pipelines"):
+        http.put(f"/{id}")
+    progress = {**change, "headers": {"operation": "upsert"}}
+    http.put("/pipelines/progress", json=[progress]).raise_for_status()
+    for text in NAMES:
+        http.put(f"/{bucket}/{quote(text.replace('..', ''), safe='')}").raise_for_status()
+    page = open_ui(place(watched))
+    expect(page.locator(".details")).to_contain_text(hostile)
+    assert_unhurt(page)
+    page.keyboard.press("o")
+    expect(page.locator(".pipelines")).to_contain_text(hostile)
+    assert_unhurt(page)
+    page.get_by_label("Search streams").fill(f"{bucket}/")
+    expect(page.locator(".tree-row")).to_have_count(len(NAMES))
+    page.locator(".tree-row").first.click()
+    await_live(page)
     assert_unhurt(page)
 
 

@@ -4,18 +4,17 @@ import { copy, h, icon, iconButton, replace } from "./dom.js"
 import { snapshotOffset } from "./fold.js"
 import { bytes, count, countdown, moment, plural, rate } from "./format.js"
 import { Chart, Rate } from "./charts.js"
+import { Forks } from "./forks.js"
 import { parseOffset } from "./reading.js"
 import { Problem } from "./server.js"
 import { snapshotSection } from "./snapshots.js"
 import { Ticker } from "./watch.js"
 
 const SAMPLE_MS = 1000
-const ANCESTORS_MAX = 20
 
 export class Details {
   #ticker
   #about = null
-  #ancestors = []
   #snapshot = null
   #clockSkewMs = 0
   #appends = new Rate()
@@ -24,7 +23,7 @@ export class Details {
   constructor(server, view, { back, goTo }) {
     this.server = server
     this.view = view
-    this.goTo = goTo
+    this.forks = new Forks(server, goTo)
     this.stream = null
     this.charts = [
       new Chart("Appends", ["per second"], rate),
@@ -46,7 +45,7 @@ export class Details {
   open(stream) {
     this.stream = stream
     this.#about = null
-    this.#ancestors = []
+    this.forks.clear()
     this.#appends = new Rate()
     this.#sizes = new Rate()
     for (const chart of this.charts) chart.clear()
@@ -68,31 +67,12 @@ export class Details {
     const snapshot = await snapshotOffset(server, stream)
     if (stream !== this.stream) return
     this.#snapshot = snapshot
-    const first = this.#about === null
     this.#about = about
     this.#clockSkewMs = about.now_ms - Date.now()
     view.noteTail(about.tail_offset, about.earliest_offset)
     view.noteClosed(about.closed)
-    if (first) this.#findAncestors(stream, about)
     this.#showAll()
-  }
-
-  /** The streams this one was forked from, nearest first. */
-  async #findAncestors(stream, about) {
-    const line = []
-    for (let from = about.forked_from; from && line.length < ANCESTORS_MAX; ) {
-      const ancestor = { stream: from.stream, offset: from.offset, deleted: false }
-      line.push(ancestor)
-      try {
-        from = (await this.server.json(this.server.stream(from.stream).inspectionPath)).forked_from
-      } catch {
-        ancestor.deleted = true
-        from = null
-      }
-    }
-    if (stream !== this.stream) return
-    this.#ancestors = line
-    this.#showAll()
+    if ((await this.forks.look(about)) && stream === this.stream) this.#showAll()
   }
 
   #sample() {
@@ -160,26 +140,11 @@ export class Details {
   }
 
   #forks(about) {
-    const here = h("li", { class: "here" }, h("span", {}, icon("fork"), about.stream))
-    const own = about.forks.map((fork) => h("li", {}, this.#streamLink(fork)))
-    if (own.length) here.append(h("ul", {}, own))
-    const tree = this.#ancestors.reduce(
-      (inner, ancestor) => h("li", {}, this.#streamLink(ancestor), h("ul", {}, inner)),
-      here,
-    )
-    const lonely = !this.#ancestors.length && !own.length && !about.forked_from
     return section(
       "Forks",
       h("button", { type: "button", class: "quiet", on: { click: () => this.view.fork(null) } }, icon("fork"), "Fork at the tail"),
-      lonely ? h("p", { class: "dim" }, "None. A fork shares history with its source and then goes its own way.") : h("ul", { class: "forks" }, tree),
+      this.forks.tree(about) ?? h("p", { class: "dim" }, "None. A fork shares history with its source and then goes its own way."),
     )
-  }
-
-  #streamLink({ stream, offset, deleted, fork_count }) {
-    const at = offset ? h("small", { class: "dim mono" }, `at ${count(parseOffset(offset).messages)}`) : null
-    if (deleted) return h("span", { class: "dim" }, stream, " (deleted) ", at)
-    const more = fork_count ? h("small", { class: "dim" }, ` ${plural(fork_count, "fork")}`) : null
-    return h("span", {}, h("button", { type: "button", class: "link", on: { click: () => this.goTo(this.server.stream(stream)) } }, stream), " ", at, more)
   }
 
   #producers(about) {
