@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from headrace.spark.pipelines.progress import Progress
+from headrace.spark.pipelines.publishing import change
 from headrace.testing.server import ServerProcess
 from tests.conftest import stop_cleanly
 from tests.http.helpers import client_of
@@ -62,6 +65,28 @@ def furnish(http: httpx.Client) -> None:
     http.post(f"{ROOT}/orders/us/live", headers={"Stream-Closed": "true"})
     config = {"type": "pull-wake", "pattern": "orders/**", "wake_stream": "chat/room-2"}
     http.put(f"{ROOT}/__ds/subscriptions/fulfilment", json=config)
+    http.put("/pipelines")
+    words = [word for age in range(240, 0, -5) for word in pipelines(time.time() - age, age)]
+    http.put("/pipelines/progress", headers={"Content-Type": "application/json"}, json=words)
+
+
+def pipelines(at: float, age: int) -> list[dict[str, object]]:
+    """What two pipelines say at a moment, as `headrace.spark.pipelines.publishing` puts it."""
+    lags = {"stream-to-postgres": 0.2 + age % 35 / 40, "archive": 4 + age % 60 / 6}
+    told = (
+        Progress(
+            name,
+            pid=1,
+            state="running",
+            updated_at=at,
+            rows=81_200 - 40 * age,
+            rows_per_sec=212,
+            lag_secs=lag,
+            lag_rows=int(40 * lag),
+        )
+        for name, lag in lags.items()
+    )
+    return [change(progress) for progress in told]
 
 
 def order(http: httpx.Client, n: int) -> None:
@@ -96,9 +121,9 @@ def take(page: Page, name: str, tmp_path: Path) -> None:
     assert path.stat().st_size > PNG_BYTES_MIN
 
 
-def settle(page: Page) -> None:
+def settle(page: Page, chart: str = "Appends") -> None:
     """Long enough for the charts to have something to show: a few samples of a second each."""
-    line = page.locator("section.chart path.line").first
+    line = page.get_by_role("region", name=chart).locator("path.line").first
     expect(line).to_have_attribute("d", SOME_POINTS)
 
 
@@ -119,9 +144,10 @@ def test_the_stream_view(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> 
 
 def test_the_overview(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
     page = open_ui("", busy.url, color_scheme="dark")
+    expect(page.get_by_role("region", name="Lag of archive")).to_be_visible()
     expect(page.get_by_role("region", name="Commit batch")).to_be_visible()
     expect(page.get_by_role("region", name="Commit and sync")).to_be_visible()
-    settle(page)
+    settle(page, "Throughput")
     take(page, "overview", tmp_path)
 
 
