@@ -13,6 +13,7 @@ from tests.conftest import stop_cleanly
 from tests.ui import chromium
 
 ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-gpu", "--no-first-run")
+PATIENCE_MS = 3 * DEADLINE_SECS * 1000  # a browser beside a server on two busy cores
 LONG_POLLS_END_SOON = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5"}
 Open = Callable[..., Page]
 
@@ -33,7 +34,7 @@ def browser() -> Iterator[Browser]:
     executable = chromium.find()
     if executable is None:
         pytest.skip(chromium.MISSING)
-    expect.set_options(timeout=DEADLINE_SECS * 1000)
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=executable,
@@ -55,7 +56,7 @@ def open_ui(browser: Browser, server: ServerProcess) -> Iterator[Open]:
 
     def open(place: str = "", url: str = server.url, **options: object) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1360, "height": 800}, **options})  # type: ignore[arg-type]
-        context.set_default_timeout(DEADLINE_SECS * 1000)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))

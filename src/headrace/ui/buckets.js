@@ -17,7 +17,7 @@ export class Buckets {
   constructor(server, catalogue) {
     this.server = server
     this.catalogue = catalogue
-    this.#ticker = new Ticker(() => this.#ask(), EVERY_MS)
+    this.#ticker = new Ticker(() => this.#ask().finally(() => catalogue.bucketsAreKnown()), EVERY_MS)
   }
 
   start() {

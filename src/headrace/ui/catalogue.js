@@ -11,13 +11,14 @@ const LARGE_EVERY_MS = 250
 export class Catalogue extends EventTarget {
   #position = null
   #changed = null
+  #knowsBuckets = false
 
   constructor(server) {
     super()
     this.server = server
     this.entries = new Map() // name -> { name, createdAt }
     this.tree = new Tree()
-    this.loaded = false
+    this.loaded = false // whether the registry has been read to its end
     this.failure = null
   }
 
@@ -64,6 +65,18 @@ export class Catalogue extends EventTarget {
       else this.add(change.value.path, change.value.createdAt)
     })
     this.#position = batch.next
+  }
+
+  /** Whether all there is was told: the registry to its end, and the buckets. */
+  get complete() {
+    return this.loaded && this.#knowsBuckets
+  }
+
+  /** The buckets were looked at, or cannot be. */
+  bucketsAreKnown() {
+    if (this.#knowsBuckets) return
+    this.#knowsBuckets = true
+    this.#announce()
   }
 
   addBucket(id) {

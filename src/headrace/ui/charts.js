@@ -25,7 +25,7 @@ export class Chart {
     this.element = h(
       "section",
       { class: "chart", "aria-label": title },
-      h("header", {}, h("h2", { title: note || null }, title), this.now),
+      h("header", {}, h("h2", { title: note || title }, title), this.now),
       this.figure,
     )
     this.figure.addEventListener("pointermove", (event) => this.#point(event))

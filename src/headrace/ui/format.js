@@ -28,6 +28,7 @@ export function rate(n) {
 
 export function seconds(secs) {
   if (!Number.isFinite(secs)) return "–"
+  if (secs === 0) return "0 s"
   if (secs < 0.001) return `${Math.round(secs * 1e6)} µs`
   if (secs < 1) return `${(secs * 1000).toFixed(secs < 0.01 ? 2 : 1)} ms`
   return `${secs.toFixed(2)} s`

@@ -64,7 +64,7 @@ export class StreamList {
   /** The catalogue changed, or folders were opened. */
   refresh() {
     const { catalogue } = this
-    if (!this.#unfolded && catalogue.loaded) this.#unfold()
+    if (!this.#unfolded && catalogue.complete) this.#unfold()
     if (this.#needle) {
       this.#search()
       return
