@@ -16,9 +16,11 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli import app
 from headrace.client import Client
+from headrace.testing.certificates import write_self_signed
 from headrace.testing.ports import free_port
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
+from tests.conftest import Serve
 
 _numbers = count()
 
@@ -144,6 +146,26 @@ def test_no_connection_says_why_that_may_be(
     assert f"proxy {nobody}" in run("head", name, code=1).stderr
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert "no stream" in run("head", name, code=2).stderr
+
+
+def test_a_certificate_of_ones_own_is_trusted_by_the_file_that_holds_it(
+    run: Any, name: str, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.cli.remote.RETRIES_MAX", 0)
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    write_self_signed(cert, key)
+    server = serve(DS_TLS__CERT_PATH=str(cert), DS_TLS__KEY_PATH=str(key))
+    url = server.url.replace("127.0.0.1", "localhost")
+    assert "SSL_CERT_FILE" in run("create", name, "--url", url, code=1).stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli", "create", name, "--url", url, "--json"],
+        env={**os.environ, "SSL_CERT_FILE": str(cert)},
+        capture_output=True,
+        timeout=2 * DEADLINE_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["created"]
 
 
 def test_stream_seq_goes_with_one_message(run: Any, name: str) -> None:
