@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
+import pyarrow as pa
 import pytest
 
-from headrace.client import Settings, Unauthorized
+from headrace.client import Unauthorized
+from headrace.spark.streams.appender import Appender, Producer
 from headrace.spark.streams.options import write_options
-from headrace.spark.streams.server import Server
 from headrace.spark.streams.tracking import StreamProblem
-from headrace.spark.streams.writer import Appender, Producer
 from tests.spark.helpers import next_batch, post, put, stop_readers, stored, stream_reader
 
 _PASSED_ON = ("content-type", "producer-id", "producer-epoch", "producer-seq")
@@ -92,15 +92,11 @@ def test_writing_goes_on_with_a_new_token(http: httpx.Client, gate: Gate) -> Non
     put(http, "revoked/write")
 
     def append(token: str, *chunks: bytes) -> int:
-        options = write_options({"url": gate.url, "token": token, "stream": "revoked/write"})
-        server = Server(Settings(url=gate.url, token=token))
-        try:
-            task = Appender(options, server, Producer("p-0", 5))
-            for chunk in chunks:
-                task.append("revoked/write", [chunk])
-            return task.repeated
-        finally:
-            server.close()
+        given = {"url": gate.url, "token": token, "stream": "revoked/write", "chunkRows": "1"}
+        with Appender(write_options(given), Producer("p-0", 5)) as task:
+            task.write("revoked/write", pa.array(chunks, pa.binary()))
+            task.flush()
+        return task.repeated
 
     assert append("first", b"1") == 0
     gate.token = "second"

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from headrace.spark.lake.files import remove_files, write_files
-from headrace.spark.lake.files import LakeError
+from headrace.spark.lake.files import LakeError, remove_files, write_files
 from headrace.spark.lake.tables import Iceberg
 
 if TYPE_CHECKING:
