@@ -30,6 +30,8 @@ settings.load_profile("headrace")
 
 # Folders whose tests share something that takes long to start: one process runs them all.
 TOGETHER = ("conformance", "postgres", "shapes", "spark", "stack", "ui")
+# Fixtures that are a long campaign for each of their parameters: one process fights it.
+CAMPAIGNS = ("fought", "followed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,6 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
         if folder in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(folder))
+        call = getattr(item, "callspec", None)
+        parameters = {} if call is None else call.params
+        for name in CAMPAIGNS:
+            if name in parameters:
+                item.add_marker(pytest.mark.xdist_group(f"{name}-{parameters[name]}"))
 
 
 Serve = Callable[..., ServerProcess]

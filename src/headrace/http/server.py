@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import resource
 import signal
@@ -14,6 +13,7 @@ import uvloop
 
 from headrace.clock import SystemClock
 from headrace.config import Config
+from headrace.http import process_memory
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.connection import Connection, Shared, WriterLimits
 from headrace.http.masthead import TICK_SECS, Masthead
@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 RESERVED_DESCRIPTORS = 64
 BACKLOG = 1024
 FAIL_STOP_SECS = 5.0  # time for a load balancer to see that /readyz is red
-# A request leaves next to nothing behind for the collector, so it need not look often.
-GC_THRESHOLD = 10_000
 
 
 def run(config: Config, on_ready: Callable[[str], None] | None = None) -> int:
@@ -44,9 +42,7 @@ async def _serve(config: Config, on_ready: Callable[[str], None] | None) -> int:
     loop.add_signal_handler(signal.SIGHUP, server.reload_tls)
     if on_ready is not None:
         on_ready(server.url)
-    # Everything made so far lives as long as the process: no collection needs to look at it.
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
+    process_memory.settle()
     failure = asyncio.ensure_future(server.failed())
     stopped = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,9 @@ stream is.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -203,42 +205,58 @@ class StreamReader:
                 high = middle
         return low
 
-    def _contents(self, block: Block) -> tuple[tuple[int, ...], bytes]:
-        """A block's lengths and bytes, once they are known to be what was written."""
-        place = block.start.bytes - self._base_bytes
-        data = self._file("data").read(place, block.data_bytes)
-        packed = self._file("lengths").read(block.lengths_at, block.messages * _LENGTH_BYTES)
-        if _block_crc(data, packed) != block.crc or len(data) != block.data_bytes:
-            raise StoredBytesDamaged(
-                path(self._id, "data"), f"{place} (or its lengths, at {block.lengths_at})"
-            )
-        return struct.unpack(f"<{block.messages}I", packed), data
+    def _contents_of(self, blocks: Sequence[Block]) -> tuple[tuple[int, ...], bytes]:
+        """Lengths and bytes of adjoining blocks, once they are known to be what was written."""
+        first, last = blocks[0], blocks[-1]
+        place, lengths_at = first.start.bytes - self._base_bytes, first.lengths_at
+        data = self._file("data").read(place, last.end.bytes - first.start.bytes)
+        lengths_end = last.lengths_at + last.messages * _LENGTH_BYTES
+        packed = self._file("lengths").read(lengths_at, lengths_end - lengths_at)
+        for block in blocks:
+            at = block.start.bytes - first.start.bytes
+            packed_at = block.lengths_at - lengths_at
+            own = data[at : at + block.data_bytes]
+            own_lengths = packed[packed_at : packed_at + block.messages * _LENGTH_BYTES]
+            if len(own) != block.data_bytes or _block_crc(own, own_lengths) != block.crc:
+                raise StoredBytesDamaged(
+                    path(self._id, "data"), f"{place + at} (or its lengths, at {block.lengths_at})"
+                )
+        return struct.unpack(f"<{len(packed) // _LENGTH_BYTES}I", packed), data
 
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
         """Whole messages from `start`; None where it is not a boundary."""
-        found: list[int] = []
-        parts: list[bytes] = []
-        position = start
+        if self._first_block >= self._blocks:
+            return None
+        blocks = self._blocks_from(start, limit, bytes_max)
+        first = blocks[0]
+        lengths, data = self._contents_of(blocks)
+        skip = start.messages - first.start.messages
+        offset = start.bytes - first.start.bytes
+        if not 0 <= skip <= first.messages or sum(lengths[:skip]) != offset:
+            return None
+        count = min(limit.messages - start.messages, len(lengths) - skip)
+        ends = list(accumulate(lengths[skip : skip + count]))
+        count = min(count, max(1, bisect_right(ends, bytes_max)))
+        if not count:
+            return None
+        size = ends[count - 1]
+        end = Position(start.messages + count, start.bytes + size)
+        return Range(end, data[offset : offset + size], lengths[skip : skip + count])
+
+    def _blocks_from(self, start: Position, limit: Position, bytes_max: int) -> list[Block]:
+        """The block that holds `start`, and those behind it that a read may reach into."""
         number = self._find(start.bytes)
-        while number < self._blocks and position.messages < limit.messages:
-            block = self._block(number)
-            lengths, data = self._contents(block)
-            skip = position.messages - block.start.messages
-            offset = position.bytes - block.start.bytes
-            if not 0 <= skip <= block.messages or sum(lengths[:skip]) != offset:
-                return None
-            taken = 0
-            for length in lengths[skip:]:
-                size = position.bytes + length - start.bytes
-                if (found and size > bytes_max) or position.messages >= limit.messages:
-                    parts.append(data[offset : offset + taken])
-                    return Range(position, b"".join(parts), found)
-                found.append(length)
-                taken += length
-                position = Position(position.messages + 1, position.bytes + length)
-            parts.append(data[offset : offset + taken])
+        blocks = [self._block(number)]
+        while number + 1 < self._blocks:
             number += 1
-        return Range(position, b"".join(parts), found) if found else None
+            block = self._block(number)
+            size = block.start.bytes - start.bytes
+            if block.messages == 1:
+                size += block.data_bytes - 1  # it is taken whole or not at all
+            if size >= bytes_max or block.start.messages >= limit.messages:
+                break
+            blocks.append(block)
+        return blocks
 
     def void_before(self, first_byte: int) -> Void:
         """The blocks that end at or before the byte, and what they take in each file."""
@@ -259,7 +277,7 @@ class StreamReader:
             try:
                 block = self._block(number)
                 checked += ENTRY_BYTES + block.data_bytes + block.messages * _LENGTH_BYTES
-                self._contents(block)
+                self._contents_of([block])
             except StoredBytesDamaged as found:
                 damage.append(found)
             number += 1
@@ -273,7 +291,7 @@ class StreamReader:
                 block = self._block(number)
                 if expected is not None and block.start != expected:
                     raise StoredBytesDamaged(path(self._id, "index"), str(number * ENTRY_BYTES))
-                self._contents(block)
+                self._contents_of([block])
                 expected = block.end
             except StoredBytesDamaged as damage:
                 expected = None
