@@ -77,7 +77,7 @@ def main() -> None:
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     home.chmod(0o755)  # as root, Postgres runs as another account
-    report: dict[str, Any] = {"machine": describe(sys.argv)}
+    report: dict[str, Any] = {"machine": describe(["python -m bench.dev_start", *sys.argv[1:]])}
     stack = StackProcess(home / "state", "dev")
     try:
         report["seconds"] = measure(stack)

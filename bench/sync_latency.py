@@ -209,7 +209,7 @@ def main() -> None:
     home.chmod(0o755)  # as root, Postgres runs as another account
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": describe(sys.argv),
+        "machine": describe(["python -m bench.sync_latency", *sys.argv[1:]]),
     }
     try:
         with StackProcess(home / "state", "sync") as stack:
