@@ -210,7 +210,7 @@ def test_ls_shows_what_is_outside_of_buckets(run: Any, name: str) -> None:
 
 
 def test_buckets(run: Any) -> None:
-    bucket = f"bucket-{next(_numbers)}"
+    bucket = f"cli-bucket-{next(_numbers)}"
     run("bucket", "create", bucket)
     assert "exists" in run("bucket", "create", bucket, code=2).stderr
     for number in range(3):
@@ -231,7 +231,7 @@ def test_buckets(run: Any) -> None:
 
 
 def test_snapshots_and_what_a_reader_starts_with(run: Any) -> None:
-    bucket = f"bucket-{next(_numbers)}"
+    bucket = f"cli-bucket-{next(_numbers)}"
     run("bucket", "create", bucket)
     name = f"/{bucket}/notes"
     run("create", name)
@@ -320,7 +320,7 @@ def test_a_name_that_cannot_be_is_refused_before_anything_is_sent(run: Any) -> N
 
 
 def test_every_verb_for_streams_takes_json(run: Any) -> None:
-    bucket = f"bucket-{next(_numbers)}"
+    bucket = f"cli-bucket-{next(_numbers)}"
     name, id = f"/{bucket}/s", f"sub-{bucket}"
 
     def told(*args: str, stdin: bytes = b"") -> Any:

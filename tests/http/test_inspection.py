@@ -262,7 +262,7 @@ def test_forks_and_producers_are_known_after_a_restart(serve: Serve, name: str) 
 
 
 def test_buckets_are_named_with_the_number_of_their_streams(http: httpx.Client) -> None:
-    bucket = fresh("bucket").replace("/", "-")
+    bucket = fresh("inspected")
     assert http.put(f"/{bucket}").status_code == 201
     http.put(f"/{bucket}/one", headers=TEXT, content="x")
     answer = http.get(f"{ROOT}/__ds/buckets").json()
@@ -273,7 +273,7 @@ def test_buckets_are_named_with_the_number_of_their_streams(http: httpx.Client) 
 
 
 def test_a_bucket_says_how_far_its_feed_is(http: httpx.Client) -> None:
-    bucket = fresh("bucket").replace("/", "-")
+    bucket = fresh("inspected")
     http.put(f"/{bucket}")
 
     def cursor() -> str:
@@ -289,7 +289,7 @@ def test_a_bucket_says_how_far_its_feed_is(http: httpx.Client) -> None:
 
 
 def test_a_stream_of_a_bucket_is_described_under_its_bucket(http: httpx.Client) -> None:
-    bucket = fresh("bucket").replace("/", "-")
+    bucket = fresh("inspected")
     http.put(f"/{bucket}")
     http.put(f"/{bucket}/one", headers=TEXT, content="x")
     http.put(f"/{bucket}/two", headers={"Stream-Forked-From": f"/{bucket}/one"})
