@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import msgspec
+
 from headrace.clock import monotonic
 from headrace.http.exchange import Kin, Request
 from headrace.protocol.headers import Headers
@@ -39,7 +41,6 @@ class Repeats:
         "_between",
         "_body_bytes_max",
         "_first",
-        "_kin",
         "_model",
         "_second",
     )
@@ -48,7 +49,6 @@ class Repeats:
         self._body_bytes_max = body_bytes_max
         self._attempts = _ATTEMPTS
         self._model: Request | None = None
-        self._kin: Kin | None = None
         # The head in three pieces, and the fields whose digits stand between them.
         self._before = self._between = self._after = b""
         self._first = _LENGTH
@@ -82,7 +82,7 @@ class Repeats:
             return None
         self._attempts = _ATTEMPTS
         request = Request(model.method, model.target, headers, body, model.client, monotonic())
-        request.kin = self._kin
+        request.kin = model.kin
         return request
 
     def learn(self, data: bytes, request: Request) -> None:
@@ -101,10 +101,8 @@ class Repeats:
         self._before, self._after = head[: first.start], head[last.end :]
         self._between = b"" if seq is None else head[first.end : last.start]
         self._first, self._second = first.name, None if seq is None else last.name
-        self._kin = request.kin = Kin()
-        self._model = Request(
-            request.method, request.target, request.headers, b"", request.client, 0.0
-        )
+        request.kin = Kin()
+        self._model = msgspec.structs.replace(request, body=b"")
 
 
 def _gap(head: bytes, headers: Headers, name: bytes) -> _Gap | None:

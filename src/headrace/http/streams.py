@@ -86,13 +86,15 @@ class StreamRoutes:
         if request.kin is not None and command.body:
             model = append_like(command, request.headers, b"")
             request.kin.again = partial(self._append_again, name, model)
-        respond = exchange.respond
-        self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
+        self._submit(stream, command, exchange)
 
     def _append_again(self, name: str, model: Append, request: Request, exchange: Exchange) -> None:
         request.operation = "append"
         stream = self._engine.find(name)
         command = append_like(model, request.headers, request.body)
+        self._submit(stream, command, exchange)
+
+    def _submit(self, stream: Stream, command: Append, exchange: Exchange) -> None:
         respond = exchange.respond
         self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
 
