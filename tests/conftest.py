@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.postgres.fixtures import database, postgres
+from tests.scheduling import Together
 
 __all__ = ["database", "http", "postgres", "serve", "server", "stream"]
 
@@ -28,22 +30,10 @@ settings.register_profile(
 )
 settings.load_profile("headrace")
 
-# Folders whose tests share something that takes long to start: one process runs them all.
-TOGETHER = ("conformance", "postgres", "shapes", "spark", "stack", "ui")
-# Fixtures that are a long campaign for each of their parameters: one process fights it.
-CAMPAIGNS = ("fought", "followed")
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
-        if folder in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(folder))
-        call = getattr(item, "callspec", None)
-        parameters = {} if call is None else call.params
-        for name in CAMPAIGNS:
-            if name in parameters:
-                item.add_marker(pytest.mark.xdist_group(f"{name}-{parameters[name]}"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together | None:
+    return Together(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 Serve = Callable[..., ServerProcess]
