@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from headrace.postgres.ledger import Claim, NotYet, SinkError, enter, take_run
 
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
+
+Connect = Callable[[str], AbstractContextManager[psycopg.Connection]]
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,20 @@ def write(
     claim: Claim | None,
     batches: Sequence[pa.RecordBatch],
     reject: Callable[[list[Rejected]], None] | None = None,
+    connect: Connect = psycopg.connect,
 ) -> Written:
     """Write one partition of one batch, outlasting a Postgres that is away.
 
     Rows that Postgres refuses are handed to `reject`, which is called once before the rest is
     committed, so that they are safe first; without it the batch fails and names the row. Without
-    a claim, every call adds.
+    a claim, every call adds. `connect` may give a session that was used before: it is left as it
+    came, or closed by whoever gave it when an error passes.
     """
     deadline = time.monotonic() + target.retry_secs
     pause = _FIRST_RETRY_SECS
     while True:
         try:
-            return _write(target, claim, batches, reject)
+            return _write(target, claim, batches, reject, connect)
         except (psycopg.OperationalError, psycopg.errors.ObjectInUse) as error:
             # A commit whose answer was lost is settled by the ledger on the next try.
             if time.monotonic() > deadline:
@@ -97,12 +101,17 @@ def _write(
     claim: Claim | None,
     batches: Sequence[pa.RecordBatch],
     reject: Callable[[list[Rejected]], None] | None,
+    connect: Connect,
 ) -> Written:
-    with psycopg.connect(target.url) as connection:
+    with connect(target.url) as connection:
         if claim is not None:
             take_run(connection, claim)
         with connection.transaction():
-            return _write_in(connection, target, claim, batches, reject)
+            written = _write_in(connection, target, claim, batches, reject)
+        if target.origin and not written.was_in:
+            # One session at a time may have it, and the next task may be in another.
+            connection.execute("select pg_replication_origin_session_reset()")
+        return written
 
 
 def _write_in(

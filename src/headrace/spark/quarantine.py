@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,16 +31,14 @@ class Quarantine:
     settings: Settings
     stream: str
 
-    @contextmanager
-    def of(self, claim: Claim | None) -> Iterator[Aside]:
+    def of(self, claim: Claim | None) -> Aside:
         """What is set aside of one partition of one batch."""
-        with Client(settings=self.settings) as client:
-            yield Aside(client.stream(self.stream), claim)
+        return Aside(self, claim)
 
 
 @dataclass
 class Aside:
-    _stream: Stream
+    _quarantine: Quarantine
     _claim: Claim | None
     _sifted: list[Rejected] = field(default_factory=list)
     sent: int = 0
@@ -63,19 +60,23 @@ class Aside:
         """Append what was sifted and what Postgres refused."""
         records = [_record(bad) for bad in (*self._sifted, *rejected)]
         self.sent = len(records)
-        for seq, chunk in enumerate(_chunks(records)):
-            self._append(b"[" + b",".join(chunk) + b"]", seq)
+        if not records:
+            return  # a client is made only where it is needed: most batches are good
+        with Client(settings=self._quarantine.settings) as client:
+            stream = client.stream(self._quarantine.stream)
+            for seq, chunk in enumerate(_chunks(records)):
+                self._append(stream, b"[" + b",".join(chunk) + b"]", seq)
 
-    def _append(self, body: bytes, seq: int) -> None:
+    def _append(self, stream: Stream, body: bytes, seq: int) -> None:
         stamp = None
         if self._claim is not None:
             producer = f"quarantine-{self._claim.writer}-{self._claim.partition}"
             stamp = ProducerStamp(producer, self._claim.batch, seq)
         try:
-            self._stream.append(body, producer=stamp)
+            stream.append(body, producer=stamp)
         except StreamNotFound:
-            self._stream.create("application/json")
-            self._stream.append(body, producer=stamp)
+            stream.create("application/json")
+            stream.append(body, producer=stamp)
 
 
 def _chunks(records: list[bytes]) -> Iterator[list[bytes]]:

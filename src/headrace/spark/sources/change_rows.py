@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.postgres.pgoutput import Change
+from headrace.spark.workers import settle
 
 # As types, not as text: parsing text needs a session, which planners and tasks do not have.
 SCHEMA = StructType(
@@ -49,6 +50,7 @@ class ChangePartition(InputPartition):
         self._data = _packed(changes)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        settle()
         with pa.ipc.open_stream(self._data) as reader:
             yield from reader
 

@@ -26,6 +26,7 @@ from headrace.postgres.sink import Target, write
 from headrace.spark.batches import BatchOfTask, current_batch
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine import Quarantine
+from headrace.spark.workers import postgres_connection, settle
 
 NAME = "headrace_postgres"
 OPTIONS = frozenset(
@@ -50,6 +51,7 @@ class PostgresSink(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
+        settle()
         sink = _Sink(Options(NAME, self.options, OPTIONS), schema)
         sink.make_ready()
         return StreamWriter(sink)
@@ -95,14 +97,15 @@ class _Sink:
             prepare(self.target.url)
 
     def write(self, at: BatchOfTask | None, batches: Iterator[pa.RecordBatch]) -> Done:
+        settle()
         # Held until it is in: a Postgres that comes back wants the rows again.
         held = [batch for batch in batches if batch.num_rows]
         claim = self._claim(at, held) if at is not None else None
         if self._quarantine is None:
-            return Done(write(self.target, claim, held).rows, 0)
-        with self._quarantine.of(claim) as aside:
-            good = [aside.sift(batch, self._reason) for batch in held]
-            written = write(self.target, claim, good, aside.send)
+            return Done(write(self.target, claim, held, connect=postgres_connection).rows, 0)
+        aside = self._quarantine.of(claim)
+        good = [aside.sift(batch, self._reason) for batch in held]
+        written = write(self.target, claim, good, aside.send, postgres_connection)
         return Done(written.rows, aside.sent)
 
     def _claim(self, at: BatchOfTask, held: list[pa.RecordBatch]) -> Claim:

@@ -16,6 +16,7 @@ from headrace.spark.streams.columns import DEFAULT_SCHEMA
 from headrace.spark.streams.options import read_options, write_options
 from headrace.spark.streams.reader import BatchReader, StreamReader
 from headrace.spark.streams.writer import BatchWriter, StreamWriter
+from headrace.spark.workers import settle
 
 
 class HeadraceSource(DataSource):
@@ -42,4 +43,5 @@ class HeadraceSource(DataSource):
     ) -> DataSourceStreamWriter:
         if overwrite:
             raise OptionError("Streams only grow: write with output mode append.")
+        settle()
         return StreamWriter(write_options(self.options), schema)

@@ -40,6 +40,7 @@ from headrace.spark.streams.selection import selection_of
 from headrace.spark.streams.server import Server
 from headrace.spark.streams.snapshots import snapshot_rows
 from headrace.spark.streams.tracking import Bounds, DataLoss, StreamProblem, Tracker
+from headrace.spark.workers import settle
 
 _AHEAD_BYTES_MIN: Final = 1024 * 1024
 _AHEAD_BATCHES: Final = 2
@@ -48,6 +49,7 @@ _AHEAD_BATCHES: Final = 2
 def read_partition(
     options: ReadOptions, schema: pa.Schema, partition: StreamPartition
 ) -> Iterator[pa.RecordBatch]:
+    settle()
     server = Server(options.settings)
     try:
         found = gathered(_batches(options, server, Columns(schema), partition))

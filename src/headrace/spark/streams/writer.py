@@ -35,6 +35,7 @@ from headrace.spark.streams.bodies import by_stream
 from headrace.spark.streams.columns import gathered
 from headrace.spark.streams.options import WriteOptions
 from headrace.spark.streams.tracking import StreamProblem
+from headrace.spark.workers import settle
 
 # Rows are sorted by stream so many at a time: with thousands of streams each has few of them.
 _GATHERED_ROWS = 100_000
@@ -69,6 +70,7 @@ class _Writer:
     def _append_all(
         self, batches: Iterator[pa.RecordBatch], producer: Producer | None, partition: int
     ) -> Written:
+        settle()
         with Appender(self._options, producer) as appender:
             for rows in gathered(batches, _GATHERED_ROWS, _GATHERED_BYTES):
                 for stream, values in self._by_stream(rows):

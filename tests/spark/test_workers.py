@@ -1,0 +1,120 @@
+"""What a worker of Spark keeps between tasks, and what it must not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.postgres.ledger import Claim, digest, prepare
+from headrace.postgres.sink import Target, Written, write
+from headrace.spark.workers import KeptConnection, is_reused
+
+pytestmark = pytest.mark.slow
+
+_COLLECT = """
+import gc
+import headrace.spark.sources
+from headrace.spark.workers import settle
+settle()
+print(gc.get_freeze_count())
+"""
+
+
+@pytest.fixture
+def kept(database: str) -> Iterator[KeptConnection]:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table events (id int)")
+    prepare(database)
+    worker = KeptConnection()
+    yield worker
+    worker.close()
+
+
+def put(worker: KeptConnection, url: str, number: int) -> Written:
+    """Batch `number`, which is one row, as a task of this worker writes it."""
+    rows = [pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int32())})]
+    target = Target(url, "events", ("id",), origin="ours", retry_secs=60)
+    claim = Claim("w", "query", 0, number, f"run-{number}", digest(rows))
+    return write(target, claim, rows, connect=worker.connection)
+
+
+def ids(url: str) -> list[int]:
+    with psycopg.connect(url) as connection:
+        return [row[0] for row in connection.execute("select id from events order by id")]
+
+
+def backend(worker: KeptConnection, url: str) -> int:
+    with worker.connection(url) as connection:
+        return connection.info.backend_pid
+
+
+def test_tasks_of_one_worker_share_a_session(kept: KeptConnection, database: str) -> None:
+    first = backend(kept, database)
+    assert [put(kept, database, number).rows for number in range(3)] == [1, 1, 1]
+    assert backend(kept, database) == first
+    assert ids(database) == [0, 1, 2]
+
+
+def test_an_idle_session_keeps_the_origin_from_nobody(kept: KeptConnection, database: str) -> None:
+    other = KeptConnection()
+    try:
+        for number in range(4):
+            assert put((kept, other)[number % 2], database, number).rows == 1
+    finally:
+        other.close()
+    assert ids(database) == [0, 1, 2, 3]
+
+
+def test_a_session_that_died_between_tasks_costs_a_retry(
+    kept: KeptConnection, database: str
+) -> None:
+    put(kept, database, 0)
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("select pg_terminate_backend(%s)", (backend(kept, database),))
+    assert put(kept, database, 1).rows == 1
+    assert ids(database) == [0, 1]
+
+
+def test_a_session_in_which_something_failed_is_not_kept(
+    kept: KeptConnection, database: str
+) -> None:
+    first = backend(kept, database)
+    with pytest.raises(psycopg.errors.UndefinedTable), kept.connection(database) as connection:
+        connection.execute("select * from nowhere")
+    assert backend(kept, database) != first
+
+
+def test_a_session_is_used_by_one_task_at_a_time(kept: KeptConnection, database: str) -> None:
+    with ThreadPoolExecutor(2) as tasks, kept.connection(database) as held:
+        other = tasks.submit(backend, kept, database).result(60)
+        assert other != held.info.backend_pid
+
+
+def test_another_database_gets_a_session_of_its_own(kept: KeptConnection, database: str) -> None:
+    backend(kept, database)
+    elsewhere = psycopg.conninfo.make_conninfo(database, dbname="postgres")
+    with kept.connection(elsewhere) as connection:
+        assert connection.info.dbname == "postgres"
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_only_a_worker_of_spark_takes_its_modules_from_the_collector(is_worker: bool) -> None:
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
+    env = kept | ({"SPARK_REUSE_WORKER": "1"} if is_worker else {})
+    done = subprocess.run(
+        [sys.executable, "-c", _COLLECT], env=env, capture_output=True, check=True, timeout=120
+    )
+    assert (int(done.stdout) > 10_000) == is_worker
+
+
+def test_spark_marks_the_workers_it_reuses(spark: SparkSession) -> None:
+    """The mark is an internal of Spark."""
+    assert spark.sparkContext.parallelize([0], 1).map(lambda _: is_reused()).collect() == [True]
