@@ -6,8 +6,10 @@
 
 Brings up the stack's sync profile on free ports and sends one change in each direction every
 `--every` seconds, first alone and then beside a load of `--rate` changes a second in each
-direction. Of the time it says what decoding takes (a slot of its own, with no Spark behind it) and
-what the steps of Spark's trigger take (from the progress of the pipelines).
+direction. Of the time it says what each end takes with no Spark between: decoding (a slot of its
+own), the commit of a row with its ledger (a table of its own), an append that is stored. What is
+left is Spark's trigger; its steps come from the progress of the pipelines. Beside that stands the
+CPU time of a trigger by process, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -19,20 +21,27 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import psycopg
+import pyarrow as pa
 
 from bench.machine import describe
+from bench.probing import Probes, Steps
+from bench.spending import each_ms, spent_seconds
 from headrace.client import Client, Reader
 from headrace.postgres.changes import ChangeFeed
+from headrace.postgres.ledger import Claim, digest, prepare
+from headrace.postgres.sink import Target, write
 from headrace.postgres.slots import Slot
-from headrace.spark.pipelines.progress import read_progress
+from headrace.spark.pipelines.progress import Progress, read_progress
+from headrace.spark.workers import KeptConnection
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import eventually
 
@@ -42,48 +51,7 @@ WARM_UP_CHANGES = 50
 PIPELINES = ("postgres-to-stream", "stream-to-postgres")
 SETTLE_SECS = 300.0
 LOAD_BATCHES_PER_SEC = 20
-
-
-@dataclass
-class Probes:
-    """When each probe was sent and when it was seen, by its name."""
-
-    sent: dict[str, float] = field(default_factory=dict)
-    seen: dict[str, float] = field(default_factory=dict)
-
-    def saw(self, name: str) -> None:
-        if name in self.sent and name not in self.seen:
-            self.seen[name] = time.monotonic()
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.seen) == len(self.sent)
-
-    def figures(self) -> dict[str, float]:
-        found = sorted(
-            (self.seen[name] - at) * 1000 for name, at in self.sent.items() if name in self.seen
-        )
-        if not found:
-            return {"probes": 0}
-        p50, p99 = (round(percentile(found, share), 1) for share in (0.5, 0.99))
-        return {"p50 ms": p50, "p99 ms": p99, "probes": len(found)}
-
-
-@dataclass
-class Steps:
-    """What each step of a trigger took, for the batches that were looked at."""
-
-    by_batch: dict[int, dict[str, int]] = field(default_factory=dict)
-
-    def figures(self) -> dict[str, float]:
-        """The median of each step; `latestOffset` is mostly waiting for something to do."""
-        names = {name for steps in self.by_batch.values() for name in steps}
-        taken = {n: sorted(steps.get(n, 0) for steps in self.by_batch.values()) for n in names}
-        return {f"{name} ms": percentile(taken[name], 0.5) for name in sorted(names)}
-
-
-def percentile(sorted_values: Sequence[float], share: float) -> float:
-    return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
+OWN_TABLE = "bench_rows"
 
 
 class Bench:
@@ -97,12 +65,14 @@ class Bench:
 
     def run(self, secs: float, rate: int) -> dict[str, Any]:
         to_stream, to_postgres, decoded = Probes(), Probes(), Probes()
+        committed, appended = Probes(), Probes()
         steps: dict[str, Steps] = {name: Steps() for name in PIPELINES}
         work: list[Callable[[], None]] = [
             lambda: self._watch_stream(to_stream),
             lambda: self._watch_table(to_postgres),
             lambda: self._watch_feed(decoded),
             lambda: self._watch_triggers(steps),
+            lambda: self._commit_rows(committed),
         ]
         if rate:
             work += [lambda: self._load_table(rate), lambda: self._load_stream(rate)]
@@ -110,7 +80,9 @@ class Bench:
         threads = [threading.Thread(target=each, daemon=True) for each in work]
         for thread in threads:
             thread.start()
-        self._probe(secs, to_stream, to_postgres, decoded)
+        before, first = spent_seconds(self._stack), self._batches()
+        self._probe(secs, to_stream, to_postgres, decoded, appended)
+        after, last = spent_seconds(self._stack), self._batches()
         for probes, what in ((to_stream, "pg-items"), (to_postgres, "session_events")):
             eventually(lambda probes=probes: probes.is_complete, what, SETTLE_SECS)  # type: ignore[misc]
         self._stop.set()
@@ -120,11 +92,31 @@ class Bench:
             "Postgres commit to SSE client": to_stream.figures(),
             "append to Postgres row": to_postgres.figures(),
             "of which commit to decoded": decoded.figures(),
+            "of which append to stored": appended.figures(),
+            "of which row to committed": committed.figures(),
         }
         found |= {f"trigger of {name}": steps[name].figures() for name in PIPELINES}
+        triggers = max(1, last - first)
+        found["CPU of a trigger"] = {"triggers": triggers} | each_ms(before, after, triggers)
         return found
 
-    def _probe(self, secs: float, to_stream: Probes, to_postgres: Probes, fed: Probes) -> None:
+    def _batches(self) -> int:
+        """How many there were so far, of both pipelines."""
+        return sum(progress.batch for progress in self._progress().values())
+
+    def _progress(self) -> dict[str, Progress]:
+        home = self._stack.state.path / "pipelines"
+        found = {name: read_progress(home / name) for name in PIPELINES}
+        return {name: progress for name, progress in found.items() if progress is not None}
+
+    def _probe(
+        self,
+        secs: float,
+        to_stream: Probes,
+        to_postgres: Probes,
+        fed: Probes,
+        appended: Probes,
+    ) -> None:
         deadline = time.monotonic() + secs
         with psycopg.connect(self._postgres, autocommit=True) as connection:
             while time.monotonic() < deadline:
@@ -133,7 +125,8 @@ class Bench:
                 connection.execute("insert into items (title) values (%s)", (name,))
                 to_stream.sent[name] = fed.sent[name] = time.monotonic()
                 to_postgres.sent[name] = time.monotonic()
-                self._events.append_json({"key": name, "type": "probe", "operation": "set"})
+                with appended.timed():
+                    self._events.append_json({"key": name, "type": "probe", "operation": "set"})
                 time.sleep(self._every_secs)
 
     # --- watching ---
@@ -175,12 +168,25 @@ class Bench:
             slot.drop()
 
     def _watch_triggers(self, steps: dict[str, Steps]) -> None:
-        home = self._stack.state.path / "pipelines"
         while not self._stop.wait(0.5):
-            for name in PIPELINES:
-                progress = read_progress(home / name)
-                if progress is not None:
-                    steps[name].by_batch[progress.batch] = progress.batch_steps_ms
+            for name, progress in self._progress().items():
+                steps[name].by_batch[progress.batch] = progress.batch_steps_ms
+
+    def _commit_rows(self, probes: Probes) -> None:
+        """A table of our own, with the ledger: what a commit takes, with no Spark before it."""
+        with psycopg.connect(self._postgres, autocommit=True) as connection:
+            connection.execute(f"create table if not exists {OWN_TABLE} (title text)")
+        prepare(self._postgres)
+        rows = [pa.RecordBatch.from_pydict({"title": ["row"]})]
+        target = Target(self._postgres, OWN_TABLE, ("title",), origin=OWN_TABLE)
+        writer = str(uuid4())
+        with closing(KeptConnection()) as kept:
+            for batch in count():
+                claim = Claim(writer, writer, 0, batch, f"{writer}-{batch}", digest(rows))
+                with probes.timed():
+                    write(target, claim, rows, connect=kept.connection)
+                if self._stop.wait(self._every_secs):
+                    return
 
     # --- load ---
 

@@ -83,6 +83,15 @@ def test_a_session_that_died_between_tasks_costs_a_retry(
     assert ids(database) == [0, 1]
 
 
+def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(
+    kept: KeptConnection, database: str
+) -> None:
+    with kept.connection(database) as connection:
+        connection.execute("set default_transaction_read_only = on")
+    assert put(kept, database, 0).rows == 1
+    assert ids(database) == [0]
+
+
 def test_a_session_in_which_something_failed_is_not_kept(
     kept: KeptConnection, database: str
 ) -> None:

@@ -19,6 +19,13 @@ from headrace.postgres.ledger import Claim, NotYet, SinkError, enter, take_run
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
 
+# Away, an origin that another session has, a server that has become a standby.
+_PASSING = (
+    psycopg.OperationalError,
+    psycopg.errors.ObjectInUse,
+    psycopg.errors.ReadOnlySqlTransaction,
+)
+
 Connect = Callable[[str], AbstractContextManager[psycopg.Connection]]
 
 
@@ -72,7 +79,7 @@ def write(
     while True:
         try:
             return _write(target, claim, batches, reject, connect)
-        except (psycopg.OperationalError, psycopg.errors.ObjectInUse) as error:
+        except _PASSING as error:
             # A commit whose answer was lost is settled by the ledger on the next try.
             if time.monotonic() > deadline:
                 raise SinkError(_sentence(target, error)) from error

@@ -35,6 +35,10 @@ _CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
+# Without checksum files beside a checkpoint's own: for each file that is made, Hadoop starts a
+# process (chmod), and a batch makes two of them. A file that is cut short is still refused.
+_LOCAL_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
+
 
 class NoJava(RuntimeError):
     """There is no Java runtime, and none could be made."""
@@ -131,6 +135,7 @@ def _defaults(*, ui: bool) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
+        "spark.hadoop.fs.file.impl": _LOCAL_FILES,
         # The state kept of finished batches, for a console that is not there.
         "spark.sql.streaming.numRecentProgressUpdates": "20",
     }

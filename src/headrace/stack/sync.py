@@ -30,8 +30,6 @@ SPARK_CONFIG = """\
 # A batch has one job; planning it again while it runs gains nothing.
 "spark.sql.adaptive.enabled" = "false"
 "spark.sql.shuffle.partitions" = "1"
-# Without checksum files beside a checkpoint's own: each file costs a batch a process (chmod).
-"spark.hadoop.fs.file.impl" = "org.apache.hadoop.fs.RawLocalFileSystem"
 """
 
 
