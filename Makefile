@@ -88,8 +88,9 @@ conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, 
 
 SOAK_MINUTES ?= 60
 
-soak: setup ## the long tier of the durability tests: an hour, or SOAK_MINUTES=; writes bench/results
+soak: setup ## the long tier: durability for an hour, or SOAK_MINUTES=, and kills under Spark; writes bench/results
 	$(BIN)/python -m tests.durability.soak --minutes $(SOAK_MINUTES)
+	$(BIN)/python -m tests.spark.soak
 
 bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes bench/results
 	$(BIN)/python -m bench

@@ -1,6 +1,6 @@
 """A driver to be killed: both Postgres pipelines in one session, until the end of the process.
 
-python -m tests.spark.both_ways STATE SERVER POSTGRES [--at-least-once]
+python -m tests.spark.both_ways MASTER STATE SERVER POSTGRES [--at-least-once]
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from headrace.spark.pipelines import postgres_to_stream, stream_to_postgres
 from headrace.spark.pipelines.base import Run
 from headrace.spark.pipelines.runner import explain
 from headrace.spark.session import build_session
+from tests.spark.cluster import CONF
+
+STREAMS = ("in/0", "in/1", "in/2", "in/3")  # enough that tasks run on both workers
 
 
-def main(state: str, server: str, postgres: str, exactly_once: bool) -> None:
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    spark = build_session("both-ways", master="local[2]", conf=conf)
+def main(master: str, state: str, server: str, postgres: str, exactly_once: bool) -> None:
+    spark = build_session("both-ways", master=master, conf=CONF)
     there = stream_to_postgres.Config(
         server=server,
-        streams=("in",),
+        streams=STREAMS,
         postgres=postgres,
         exactly_once=exactly_once,
-        messages_per_batch=200,
+        messages_per_batch=2000,
     )
     back = postgres_to_stream.Config(
-        server=server, postgres=postgres, exactly_once=exactly_once, changes_per_batch=200
+        server=server, postgres=postgres, exactly_once=exactly_once, changes_per_batch=2000
     )
     stream_to_postgres.start(spark, there, Run(False, Path(state, "there")))
     postgres_to_stream.start(spark, back, Run(False, Path(state, "back")))
@@ -35,6 +37,7 @@ def main(state: str, server: str, postgres: str, exactly_once: bool) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], sys.argv[2], sys.argv[3], "--at-least-once" not in sys.argv)
+        where, kept, streams, tables = sys.argv[1:5]
+        main(where, kept, streams, tables, "--at-least-once" not in sys.argv)
     except Exception as error:
         sys.exit(explain(error))

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run: starting it costs more than most tests."""
+"""One Spark session and one cluster for the whole run: starting costs more than most tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.spark.session import build_session
+from tests.spark.cluster import Cluster
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,9 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running

@@ -1,23 +1,24 @@
-"""Both Postgres pipelines under growing load, while their driver, the server and Postgres are
-killed at random: what arrives is what was sent, once and in order.
-
-As a program, with a report: `python -m tests.spark.kills --each 20 --report FILE`.
+"""Both Postgres pipelines on a cluster, under load that grows, while their driver, a worker, the
+server and Postgres are killed at random: what arrives is what was sent, once and in order.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import math
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,22 @@ from headrace.errors import StreamNotFound
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import private_postgres
+from tests.spark.both_ways import STREAMS
+from tests.spark.cluster import WORKERS, Cluster
 
-KINDS = ("driver", "server", "postgres")
-_ROUND_ROWS = 300  # a kill comes after up to this many more have arrived on both sides
+KINDS = ("driver", "worker", "server", "postgres")
+_ROUND_ROWS = 100  # a kill comes after up to this many more have arrived on both sides
+_MOMENT_SECS = 1.0  # and then at any moment of about a batch
 _DEADLINE_SECS = 600.0
 _PAUSE_SECS = 0.02
 _LOOK_SECS = 0.5
+_KILLS_PER_STEP = 4  # after so many the load grows by what it was at first
 # A query may fail when what it talks to is killed, or when the machine is too busy to call back in
 # time. Whoever supervises it starts it again, so this does, but not for ever.
-_RESTARTS_MAX = 6
+_RESTARTS_PER_KILL = 2
+
+
+Lists = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,15 @@ class Outcome:
     in_order: bool
 
     @classmethod
-    def of(cls, sent: list[int], arrived: list[int]) -> Outcome:
-        counts = Counter(arrived)
+    def of(cls, sent: Lists, arrived: Lists) -> Outcome:
+        """Of what stands in each stream, by its name."""
+        all_sent = Counter((name, n) for name, numbers in sent.items() for n in numbers)
+        counts = Counter((name, n) for name, numbers in arrived.items() for n in numbers)
         return cls(
-            len(sent),
-            len(set(sent) - counts.keys()),
-            sum(count - 1 for count in counts.values()),
-            arrived == sent,
+            sent=len(all_sent),
+            missing=len(all_sent.keys() - counts.keys()),
+            duplicated=sum(count - 1 for count in counts.values()),
+            in_order=arrived == sent,
         )
 
     @property
@@ -64,16 +74,19 @@ class Outcome:
 
 
 class Campaign:
-    """A server, a Postgres, a driver, load on both sides, and kills."""
+    """A server, a Postgres, a driver on a cluster, load on both sides, and kills."""
 
-    def __init__(self, seed: int, *, exactly_once: bool = True) -> None:
+    def __init__(self, cluster: Cluster, seed: int, *, exactly_once: bool = True) -> None:
+        self._cluster = cluster
         self.random = random.Random(seed)
         self._exactly_once = exactly_once
         self._home = Path(tempfile.mkdtemp(prefix="headrace-kills-"))
         self._stack = ExitStack()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.appended = self.inserted = self._restarts = 0
+        self._appended: Lists = {name: [] for name in STREAMS}
+        self._inserted = self.restarts = 0
+        self.killed: Counter[str] = Counter()
 
     def __enter__(self) -> Campaign:
         try:
@@ -82,7 +95,8 @@ class Campaign:
                 connection.execute("create table items (id int primary key, title text)")
             self.server = self._serve("0")
             with self._client() as client:
-                client.stream("in").create("application/json")
+                for name in STREAMS:
+                    client.stream(name).create("application/json")
             self._drive()
             for load in (self._append, self._insert):
                 self._threads.append(threading.Thread(target=load))
@@ -97,20 +111,38 @@ class Campaign:
         for thread in self._threads:
             thread.join()
         with suppress(AttributeError):
-            self._driver.kill()
-            self._driver.wait()
+            self._kill_driver()
         with suppress(AttributeError):
             self.server.kill()
         self._stack.close()
         shutil.rmtree(self._home)
 
+    def fight(self, kinds: Iterable[str], secs: float = math.inf) -> dict[str, Outcome]:
+        """Make these kills in random order, then let everything arrive, and compare.
+
+        After `secs` no more are made; `killed` says how many were.
+        """
+        order = list(kinds)
+        self.random.shuffle(order)
+        deadline = time.monotonic() + secs
+        for number, kind in enumerate(order):
+            if time.monotonic() > deadline:
+                break
+            now = time.strftime("%H:%M:%S")
+            print(f"{now} {number + 1} of {len(order)}: kill {kind}", file=sys.stderr, flush=True)
+            self.kill(kind)
+        return self.finish()
+
     def kill(self, kind: str) -> None:
         """Kill one part at a random moment of the next round, and bring it back."""
         self._await_arrivals(self.random.randrange(1, _ROUND_ROWS))
+        self._stop.wait(self.random.uniform(0, _MOMENT_SECS))
+        self.killed[kind] += 1
         if kind == "driver":
-            self._driver.kill()
-            self._driver.wait()
+            self._kill_driver(java_too=self.random.random() < 0.5)
             self._drive()
+        elif kind == "worker":
+            self._cluster.kill_worker(self.random.randrange(WORKERS))
         elif kind == "server":
             port = str(self.server.port)
             self.server.kill()
@@ -125,38 +157,73 @@ class Campaign:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        eventually(self._has_arrived, "every record on the other side", _DEADLINE_SECS)
-        with self._client() as client:
-            sent = [message["n"] for message in client.stream("in").read_json()]
-            arrived_back = [row["id"] for row in client.stream("pg-items").read_json()]
-        arrived = self._rows("select (payload->>'n')::int from session_events order by id")
-        return {
-            "stream to postgres": Outcome.of(sent, arrived),
-            "postgres to stream": Outcome.of(
-                self._rows("select id from items order by id"), arrived_back
-            ),
-        }
+        with suppress(AssertionError):  # then it is missing, and the outcome says so
+            eventually(self._has_arrived, "every record on the other side", _DEADLINE_SECS)
+        return self.outcomes()
+
+    def repeat_without(self) -> None:
+        """Begin again as if killed before the last batch to Postgres was noted, without a ledger.
+
+        The other way there is no such batch: what is noted, its replication slot has let go.
+        """
+        self._kill_driver()
+        noted = self._home / "state" / "there" / "checkpoint" / "commits"
+        last = max(int(path.name) for path in noted.iterdir() if path.name.isdigit())
+        for name in (f"{last}", f".{last}.crc"):
+            (noted / name).unlink(missing_ok=True)
+        self._exactly_once = False
+        self._drive()
+
+    def await_duplicates(self) -> None:
+        def has_some() -> bool:
+            self._check_driver()
+            time.sleep(_LOOK_SECS)
+            return self.outcomes()["stream to postgres"].duplicated > 0
+
+        eventually(has_some, "records that came twice", _DEADLINE_SECS)
+
+    def _kill_driver(self, *, java_too: bool = True) -> None:
+        """Its Java machine is a process of its own; left alone it goes on until it notices."""
+        with suppress(ProcessLookupError):
+            if java_too:
+                os.killpg(self._driver.pid, signal.SIGKILL)
+        self._driver.kill()
+        self._driver.wait()
 
     def _has_arrived(self) -> bool:
         self._check_driver()
-        messages = self._arrived()[1]
-        last = self._rows("select max((payload->>'n')::int) from session_events")[0]
-        return last == self.appended - 1 and messages >= self.inserted
+        time.sleep(_LOOK_SECS)
+        return not any(outcome.missing for outcome in self.outcomes().values())
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """What is there now, against what was acknowledged to the load."""
+        arrived: Lists = {name: [] for name in STREAMS}
+        query = "select stream_name, (payload->>'n')::int from session_events order by id"
+        for name, number in self._rows(query):
+            arrived[name].append(number)
+        with self._client() as client:
+            items = [row["id"] for row in client.stream("pg-items").read_json()]
+        return {
+            "stream to postgres": Outcome.of(self._appended, arrived),
+            "postgres to stream": Outcome.of(
+                {"items": list(range(self._inserted))}, {"items": items}
+            ),
+        }
 
     def _arrived(self) -> tuple[int, int]:
         """How many records are in the table, and how many in the stream."""
         time.sleep(_LOOK_SECS)  # looking costs the machine more than waiting
-        made = self._rows("select (to_regclass('session_events') is not null)::int")[0]
-        rows = self._rows("select count(*) from session_events")[0] if made else 0
+        [(made,)] = self._rows("select to_regclass('session_events') is not null")
+        rows = self._rows("select count(*) from session_events")[0][0] if made else 0
         with self._client() as client:
             try:
                 return rows, int(client.stream("pg-items").head().next_offset[:16])
             except StreamNotFound:
                 return rows, 0
 
-    def _rows(self, query: str) -> list[int]:
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.postgres.url) as connection:
-            return [row[0] for row in connection.execute(query.encode()).fetchall()]
+            return connection.execute(query.encode()).fetchall()
 
     def _await_arrivals(self, more: int) -> None:
         before = self._arrived()
@@ -171,12 +238,15 @@ class Campaign:
 
     def _check_driver(self) -> None:
         """It runs, or ended by itself and is started again."""
+        assert self._stop.is_set() or all(thread.is_alive() for thread in self._threads)
         code = self._driver.poll()
         if code is None:
             return
-        self._restarts += 1
+        self.restarts += 1
         log = self._log.read_text()
-        assert self._restarts <= _RESTARTS_MAX, f"the driver ended again ({code}): {log[-3000:]}"
+        print(f"the driver ended by itself ({code}): {log[-500:]}", file=sys.stderr, flush=True)
+        most = _RESTARTS_PER_KILL * (self.killed.total() + 2)
+        assert self.restarts <= most, f"the driver ended again ({code}): {log[-3000:]}"
         self._log.unlink()
         self._drive()
 
@@ -195,74 +265,48 @@ class Campaign:
         return server
 
     def _drive(self) -> None:
-        command = [sys.executable, "-m", "tests.spark.both_ways", str(self._home / "state")]
-        command += [self.server.url, self.postgres.url]
+        command = [sys.executable, "-m", "tests.spark.both_ways", self._cluster.url]
+        command += [str(self._home / "state"), self.server.url, self.postgres.url]
         if not self._exactly_once:
             command.append("--at-least-once")
         with self._log.open("ab") as log:
             self._driver = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
+
+    @property
+    def _step(self) -> int:
+        """How many records go at once."""
+        return 1 + self.killed.total() // _KILLS_PER_STEP
 
     def _append(self) -> None:
         with self._client() as client:
-            stream = client.stream("in")
-            while not self._stop.is_set():
-                stamp = ProducerStamp("load", 0, self.appended)
-                stream.append_json({"key": "k", "n": self.appended}, producer=stamp)
-                self.appended += 1
-                self._stop.wait(_PAUSE_SECS)
+            for seq in count():
+                for name in STREAMS:
+                    if self._stop.wait(_PAUSE_SECS):
+                        return
+                    begin = len(self._appended[name])
+                    numbers = range(begin, begin + self._step)
+                    client.stream(name).append_json(
+                        *({"key": "k", "n": n} for n in numbers),
+                        producer=ProducerStamp("load", 0, seq),
+                    )
+                    self._appended[name].extend(numbers)
 
     def _insert(self) -> None:
+        insert = "insert into items select generate_series(%s::int, %s::int) on conflict do nothing"
         while not self._stop.is_set():
             with (
                 suppress(psycopg.OperationalError),
                 psycopg.connect(self.postgres.url, autocommit=True) as connection,
             ):
                 while not self._stop.is_set():
-                    connection.execute(
-                        "insert into items values (%s) on conflict do nothing", (self.inserted,)
-                    )
-                    self.inserted += 1
+                    end = self._inserted + self._step
+                    connection.execute(insert, (self._inserted, end - 1))
+                    self._inserted = end
                     self._stop.wait(_PAUSE_SECS)
             self._stop.wait(_PAUSE_SECS)
-
-
-def run(each: int, seed: int, *, exactly_once: bool = True) -> dict[str, Outcome]:
-    """A campaign with every part killed `each` times, in random order."""
-    with Campaign(seed, exactly_once=exactly_once) as campaign:
-        order = [kind for kind in KINDS for _ in range(each)]
-        campaign.random.shuffle(order)
-        for number, kind in enumerate(order):
-            print(f"{number + 1} of {len(order)}: kill {kind}", file=sys.stderr, flush=True)
-            campaign.kill(kind)
-        return campaign.finish()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--each", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--at-least-once", action="store_true", help="switch the mechanism off")
-    parser.add_argument("--report", type=Path)
-    given = parser.parse_args()
-    started = time.time()
-    outcomes = run(given.each, given.seed, exactly_once=not given.at_least_once)
-    report: dict[str, Any] = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "kills of each of driver, server, postgres": given.each,
-        "seed": given.seed,
-        "exactly once": not given.at_least_once,
-        "minutes": round((time.time() - started) / 60, 1),
-        "outcomes": {name: asdict(outcome) for name, outcome in outcomes.items()},
-    }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if given.report:
-        given.report.write_text(text + "\n", "utf-8")
-    exact = all(outcome.is_exact for outcome in outcomes.values())
-    sys.exit(0 if exact or given.at_least_once else 1)
-
-
-if __name__ == "__main__":
-    main()
