@@ -45,7 +45,7 @@ METRICS: dict[str, str] = {
 }
 
 # Live reads wait on purpose; their time to answer says nothing about the server.
-LATENCY_BUCKETS_SECS = (
+LATENCY_BUCKETS_SECS: tuple[float, ...] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 )  # fmt: skip
 

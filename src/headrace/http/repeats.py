@@ -41,42 +41,47 @@ class Repeats:
         "_between",
         "_body_bytes_max",
         "_first",
+        "_first_digits",
         "_model",
         "_second",
+        "_second_digits",
     )
 
     def __init__(self, body_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max
         self._attempts = _ATTEMPTS
         self._model: Request | None = None
-        # The head in three pieces, and the fields whose digits stand between them.
+        # The head in pieces, the fields whose digits stand between them, and how many digits
+        # they had. Without a second field the head ends with `_between`.
         self._before = self._between = self._after = b""
         self._first = _LENGTH
         self._second: bytes | None = None
+        self._first_digits = self._second_digits = 0
 
     def match(self, data: bytes) -> Request | None:
         """The append that `data` is, if it is like the last, whole and with nothing behind it."""
-        model = self._model
-        if model is None or not data.startswith(self._before):
+        model, before, between = self._model, self._before, self._between
+        start = len(before)
+        if model is None or data[:start] != before:
             return None
-        start = len(self._before)
-        end = data.find(b"\r", start, start + _DIGITS_MAX + 1)
-        if end < 0 or not (value := data[start:end]).isdigit():
+        count = _count_digits(data, start, self._first_digits, between)
+        if not count:
             return None
+        self._first_digits = count
+        end = start + count
         headers: Headers = model.headers.copy()
-        headers[self._first] = value
+        headers[self._first] = data[start:end]
+        end += len(between)
         second = self._second
         if second is not None:
-            if not data.startswith(self._between, end):
+            after = self._after
+            count = _count_digits(data, end, self._second_digits, after)
+            if not count:
                 return None
-            start = end + len(self._between)
-            end = data.find(b"\r", start, start + _DIGITS_MAX + 1)
-            if end < 0 or not (value := data[start:end]).isdigit():
-                return None
-            headers[second] = value
-        if not data.startswith(self._after, end):
-            return None
-        body = data[end + len(self._after) :]
+            self._second_digits = count
+            headers[second] = data[end : end + count]
+            end += count + len(after)
+        body = data[end:]
         size = len(body)
         if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:
             return None
@@ -99,10 +104,24 @@ class Repeats:
         first = length if seq is None else min(length, seq)
         last = length if seq is None else max(length, seq)
         self._before, self._after = head[: first.start], head[last.end :]
-        self._between = b"" if seq is None else head[first.end : last.start]
+        self._between = self._after if seq is None else head[first.end : last.start]
         self._first, self._second = first.name, None if seq is None else last.name
+        self._first_digits, self._second_digits = first.end - first.start, last.end - last.start
         request.kin = Kin()
         self._model = msgspec.structs.replace(request, body=b"")
+
+
+def _count_digits(data: bytes, start: int, expected: int, following: bytes) -> int:
+    """How many digits stand at `start` with `following` behind them, most likely `expected`; or 0.
+
+    `following` begins with the end of a line, so there is only one such number.
+    """
+    end = start + expected
+    if data[end : end + len(following)] != following:
+        end = data.find(b"\r", start, start + _DIGITS_MAX + 1)
+        if end <= start or data[end : end + len(following)] != following:
+            return 0
+    return end - start if data[start:end].isdigit() else 0
 
 
 def _gap(head: bytes, headers: Headers, name: bytes) -> _Gap | None:

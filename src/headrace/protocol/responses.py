@@ -139,11 +139,12 @@ def line(name: str, value: str) -> bytes:
 
 def append_answer(outcome: Appended | Repeated | AlreadyClosed | HeadraceError) -> Response:
     if type(outcome) is Appended:
-        producer = outcome.producer
+        producer, end = outcome.producer, outcome.end
         if producer is None:
-            headers, status = _APPENDED % outcome.end, NO_CONTENT
+            headers, status = _APPENDED % end, NO_CONTENT
         else:
-            headers = _APPENDED_BY_PRODUCER % (*outcome.end, producer.epoch, producer.seq)
+            facts = (end.messages, end.bytes, producer.epoch, producer.seq)
+            headers = _APPENDED_BY_PRODUCER % facts
             status = OK if outcome.data else NO_CONTENT
         return Response(status, headers + _CLOSED if outcome.closes else headers)
     if isinstance(outcome, Repeated):
