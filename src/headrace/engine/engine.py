@@ -234,6 +234,7 @@ class Engine:
         self.storage.commit(stream.log, outcome, (stream, outcome, reply))
 
     def _committed(self, entries: Sequence[Entry]) -> None:
+        stream: Stream
         for stream, change, reply in entries:
             if type(change) is Appended:
                 stream.visible = change.end

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 from headrace.protocol.headers import Headers
 from headrace.protocol.responses import Response
 
@@ -36,20 +34,44 @@ class Kin:
         self.again: Callable[[Request, Exchange], None] | None = None
 
 
-class Request(msgspec.Struct, gc=False):
+class Request:
     """A complete request; `http_11` and what follows concern the connection it came on."""
 
-    method: bytes
-    target: bytes
-    headers: Headers
-    body: bytes
-    client: Client
-    started: float
-    http_11: bool = True
-    keep_alive: bool = True
-    reserved_bytes: int = 0
-    operation: str = "other"
-    kin: Kin | None = None
+    __slots__ = (
+        "body",
+        "client",
+        "headers",
+        "http_11",
+        "keep_alive",
+        "kin",
+        "method",
+        "operation",
+        "reserved_bytes",
+        "started",
+        "target",
+    )
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Headers,
+        body: bytes,
+        client: Client,
+        started: float,
+        kin: Kin | None = None,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.client = client
+        self.started = started
+        self.http_11 = True
+        self.keep_alive = True
+        self.reserved_bytes = 0
+        self.operation = "other"
+        self.kin = kin
 
 
 class Frame:

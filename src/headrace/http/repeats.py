@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import msgspec
-
 from headrace.clock import monotonic
 from headrace.http.exchange import Kin, Request
 from headrace.protocol.headers import Headers
@@ -86,9 +84,9 @@ class Repeats:
         if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:
             return None
         self._attempts = _ATTEMPTS
-        request = Request(model.method, model.target, headers, body, model.client, monotonic())
-        request.kin = model.kin
-        return request
+        return Request(
+            model.method, model.target, headers, body, model.client, monotonic(), model.kin
+        )
 
     def learn(self, data: bytes, request: Request) -> None:
         """`data` was parsed, and was nothing but `request`: expect more like it."""
@@ -107,8 +105,10 @@ class Repeats:
         self._between = self._after if seq is None else head[first.end : last.start]
         self._first, self._second = first.name, None if seq is None else last.name
         self._first_digits, self._second_digits = first.end - first.start, last.end - last.start
-        request.kin = Kin()
-        self._model = msgspec.structs.replace(request, body=b"")
+        kin = request.kin = Kin()
+        self._model = Request(
+            request.method, request.target, request.headers, b"", request.client, 0.0, kin
+        )
 
 
 def _count_digits(data: bytes, start: int, expected: int, following: bytes) -> int:

@@ -30,6 +30,12 @@ class Position(NamedTuple):
 
 
 START: Final = Position(0, 0)
+_new = tuple.__new__
+
+
+def advance(start: Position, messages: int, byte_count: int) -> Position:
+    """The position so many messages and bytes behind `start`; every append makes one."""
+    return _new(Position, (start[0] + messages, start[1] + byte_count))
 
 
 def parse_token(text: str) -> Position:

@@ -24,6 +24,14 @@ class ProducerHeaders(NamedTuple):
     seq: int
 
 
+_new = tuple.__new__
+
+
+def with_seq(claim: ProducerHeaders, seq: int) -> ProducerHeaders:
+    """What the same producer sends with another append; made for every append that is repeated."""
+    return _new(ProducerHeaders, (claim[0], claim[1], seq))
+
+
 class ProducerState:
     """What a stream remembers of one producer: its epoch, its last seq, its latest receipts."""
 

@@ -28,7 +28,7 @@ from headrace.protocol.headers import (
     parse_ttl,
 )
 from headrace.protocol.offsets import BEGINNING, NOW, Position, parse_token
-from headrace.protocol.producers import ProducerHeaders
+from headrace.protocol.producers import ProducerHeaders, with_seq
 
 QUERY_FIELDS_MAX: Final = 32  # the protocol defines three, this server four more
 READ_PARAMETERS: Final = ("offset", "live", "cursor", *sorted(BOUND_FIELDS))
@@ -101,7 +101,7 @@ def append_like(model: Append, headers: Headers, body: bytes) -> Append:
     producer = model.producer
     if producer is not None:
         seq = parse_integer("Producer-Seq", headers[b"producer-seq"])
-        producer = ProducerHeaders(producer.id, producer.epoch, seq)
+        producer = with_seq(producer, seq)
     return Append(body, model.content_type, model.close, model.stream_seq, producer)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import orjson
 
 from headrace import errors
@@ -21,12 +20,15 @@ from headrace.protocol.snapshots import repr_digest
 from headrace.protocol.stream import AlreadyClosed, Appended, Repeated, Snapshot, StreamState
 
 
-class Response(msgspec.Struct, frozen=True, gc=False):
+class Response:
     """`headers` are complete lines, each ended by CRLF."""
 
-    status: int
-    headers: bytes
-    body: bytes = b""
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: bytes, body: bytes = b"") -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
 
 
 REASONS: Final = {

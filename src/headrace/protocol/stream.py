@@ -24,7 +24,7 @@ from headrace.protocol import producers
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON, media_type
 from headrace.protocol.json_mode import split_messages, wire_bytes
-from headrace.protocol.offsets import START, Position
+from headrace.protocol.offsets import START, Position, advance
 from headrace.protocol.producers import ProducerHeaders, ProducerState, Repeat
 from headrace.protocol.requests import Append, Create, ForkRequest
 
@@ -109,16 +109,28 @@ class StreamState:
         return lifetime is not FOREVER and lifetime.is_over(self.touched_ms, now_ms)
 
 
-class Appended(msgspec.Struct, frozen=True, gc=False):
+class Appended:
     """A change: `data` goes after `start`, in messages of these `lengths`; one frame, one fact."""
 
-    start: Position
-    end: Position
-    data: bytes
-    lengths: tuple[int, ...]
-    closes: bool
-    stream_seq: bytes | None
-    producer: ProducerHeaders | None
+    __slots__ = ("closes", "data", "end", "lengths", "producer", "start", "stream_seq")
+
+    def __init__(
+        self,
+        start: Position,
+        end: Position,
+        data: bytes,
+        lengths: tuple[int, ...],
+        closes: bool,
+        stream_seq: bytes | None,
+        producer: ProducerHeaders | None,
+    ) -> None:
+        self.start = start
+        self.end = end
+        self.data = data
+        self.lengths = lengths
+        self.closes = closes
+        self.stream_seq = stream_seq
+        self.producer = producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +193,7 @@ def _append(
     state: StreamState, command: Append, data: bytes, lengths: tuple[int, ...], limits: Limits
 ) -> Appended | Refused:
     start = state.tail
-    end = Position(start.messages + len(lengths), start.bytes + len(data))
+    end = advance(start, len(lengths), len(data))
     if end.bytes - state.floor.bytes > limits.stream_bytes_max:
         return StreamFull(state.name, limits.stream_bytes_max)
     return Appended(start, end, data, lengths, command.close, command.stream_seq, command.producer)
