@@ -195,6 +195,7 @@ class Machine:
             self.loop.as_loop,
             sync=self.sync,
             segment_bytes=self.segment_bytes,
+            lanes=self.loop.lane,
         )
 
         def recovered(model: Model) -> None:
@@ -217,6 +218,7 @@ class Machine:
             self.loop.as_loop,
             sync=self.sync,
             segment_bytes=self.segment_bytes,
+            lanes=self.loop.lane,
         )
         self.engine = Engine(storage, self.clock, LIMITS)
 

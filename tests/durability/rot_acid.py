@@ -30,7 +30,7 @@ DATA = "acid/shard-000/data.mdb"
 def make(directory: Path) -> Described:
     """A few streams, written in many transactions; what a look at them finds."""
     loop = SimulatedLoop(Random(1))
-    engine = Engine(AcidStorage(directory, 1, loop.as_loop), VirtualClock(), LIMITS)
+    engine = Engine(AcidStorage(directory, 1, loop.as_loop, loop.lane), VirtualClock(), LIMITS)
     answers: list[Any] = []
     for name in ("a", "b", "c"):
         engine.create(name, Create(b"[1]", "application/json"), answers.append)
@@ -46,7 +46,7 @@ def make(directory: Path) -> Described:
 
 def look(directory: Path) -> Described:
     loop = SimulatedLoop(Random(1))
-    storage = AcidStorage(directory, 1, loop.as_loop)
+    storage = AcidStorage(directory, 1, loop.as_loop, loop.lane)
     try:
         found = list(storage.recover())
         return describe_recovered(found, storage.take_documents(), storage.blobs, LIMITS)

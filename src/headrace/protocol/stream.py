@@ -132,6 +132,16 @@ class Appended:
         self.stream_seq = stream_seq
         self.producer = producer
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Appended) and self._facts() == other._facts()
+
+    def __repr__(self) -> str:
+        return f"Appended{self._facts()}"
+
+    def _facts(self) -> tuple[object, ...]:
+        place = (self.start, self.end, self.data, self.lengths)
+        return (*place, self.closes, self.stream_seq, self.producer)
+
 
 @dataclass(frozen=True, slots=True)
 class Repeated:

@@ -52,6 +52,7 @@ from headrace.storage.base import (
 from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.committer import result_or_error
 from headrace.storage.disk import Disk, RealDisk
+from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.tailed import TailedLog
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,13 @@ class _PartCheck:
 
 
 class AcidStorage:
-    def __init__(self, directory: Path, shard_count: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        shard_count: int,
+        loop: asyncio.AbstractEventLoop,
+        lanes: LaneMaker = ThreadLane,
+    ) -> None:
         self._disk = RealDisk(directory)
         self._disk.lock()
         if self._disk.list("journal"):
@@ -136,7 +143,7 @@ class AcidStorage:
         for name in names:
             self._disk.make_directory(name)
         self._check_complete(names)
-        self._shards = [Shard(self._disk, name, directory / name, loop) for name in names]
+        self._shards = [Shard(self._disk, name, directory / name, loop, lanes) for name in names]
         self._disk.open(READY, create=True).close()
         self._disk.sync_directory("acid")
         self.blobs: Blobs = DiskBlobs(self._disk, sync=True)

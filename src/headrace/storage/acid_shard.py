@@ -31,6 +31,7 @@ from headrace.storage.base import (
 )
 from headrace.storage.committer import Committer
 from headrace.storage.disk import Disk
+from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
@@ -67,7 +68,14 @@ def unreadable(path: Path) -> Iterator[None]:
 
 
 class Shard:
-    def __init__(self, disk: Disk, name: str, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        name: str,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        lanes: LaneMaker = ThreadLane,
+    ) -> None:
         """`path` is where `name` is on `disk`: LMDB makes its own file calls."""
         self._loop = loop
         self._path = path
@@ -92,7 +100,7 @@ class Shard:
             raise
         self._beside.write(self._count)
         self._beside.sync()
-        self.committer: Committer[AnyWork] = Committer(loop, "headrace-commit", self._write)
+        self.committer: Committer[AnyWork] = Committer(loop, "headrace-commit", self._write, lanes)
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
         self.committer.add(Work(state, change, head_of(state)), entry)

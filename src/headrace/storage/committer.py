@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.clock import monotonic
 from headrace.errors import CommitFailed, HeadraceError, StoredBytesUnreadable
 from headrace.storage.base import Commits, Entry, Failed
+from headrace.storage.lane import LaneMaker, ThreadLane
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,11 @@ class Committer(Generic[W]):
     """Hands what `add` collects to `write`, on a thread of its own, batch by batch."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, name: str, write: Callable[[list[W]], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        write: Callable[[list[W]], None],
+        lanes: LaneMaker = ThreadLane,
     ) -> None:
         self._loop = loop
         self._write = write
@@ -51,7 +55,7 @@ class Committer(Generic[W]):
         """The number of the batch that `add` adds to."""
         self.finished = 0
         """The number of the last batch that is durable."""
-        self._thread = ThreadPoolExecutor(1, name)
+        self._lane = lanes(loop, name)
         self._failure: asyncio.Future[None] = loop.create_future()
         self.commits = Commits()
         self.is_failed = False
@@ -93,22 +97,20 @@ class Committer(Generic[W]):
         """Do something else on the writing thread, between two batches; then call `done`."""
         if self.is_failed:
             return
-        future = self._loop.run_in_executor(self._thread, self._guarded, work)
-        future.add_done_callback(lambda finished: self._ran(finished, done))
+        self._lane.do(lambda: self._guarded(work), lambda error: self._ran(error, done))
 
-    def _ran(self, finished: asyncio.Future[None], done: Callable[[], None]) -> None:
-        error = finished.exception()
+    def _ran(self, error: BaseException | None, done: Callable[[], None]) -> None:
         if error is None:
             done()
         else:
             self.fail(error)
 
-    def _guarded(self, work: Callable[..., None], *args: Any) -> None:
+    def _guarded(self, work: Callable[[], None]) -> None:
         """On the thread: the first failure is the last thing that happens."""
         if self.is_poisoned:
             raise CommitFailed
         try:
-            work(*args)
+            work()
         except BaseException:
             self.is_poisoned = True
             raise
@@ -133,11 +135,12 @@ class Committer(Generic[W]):
         self.gathering += 1
         work, self._work = self._work, []
         waiting, self._waiting = self._waiting, []
-        future = self._loop.run_in_executor(self._thread, self._guarded, self._timed, work)
-        future.add_done_callback(lambda finished: self._finished(waiting, finished))
+        self._lane.do(
+            lambda: self._guarded(lambda: self._timed(work)),
+            lambda error: self._finished(waiting, error),
+        )
 
-    def _finished(self, waiting: list[Entry | _Settling], finished: asyncio.Future[None]) -> None:
-        error = finished.exception()
+    def _finished(self, waiting: list[Entry | _Settling], error: BaseException | None) -> None:
         if error is not None:
             self.fail(error, waiting)
             return
@@ -174,9 +177,9 @@ class Committer(Generic[W]):
         """Stop, with everything that was added written; nobody is told any more."""
         self._is_closed = True
         self._failure.cancel()
-        self._thread.shutdown()
+        self._lane.close()
         if self._work and not self.is_poisoned:
-            self._guarded(self._write, self._work)
+            self._guarded(lambda: self._write(self._work))
 
 
 def result_or_error(finished: asyncio.Future[Any]) -> Any:

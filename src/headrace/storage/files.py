@@ -65,6 +65,7 @@ from headrace.storage.frames import (
     frame_of,
 )
 from headrace.storage.journal import SEGMENT_BYTES, Journal
+from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader
 from headrace.storage.tailed import TailedLog
 
@@ -142,6 +143,7 @@ class FileStorage:
         *,
         sync: bool,
         segment_bytes: int = SEGMENT_BYTES,
+        lanes: LaneMaker = ThreadLane,
     ) -> None:
         disk.lock()
         if disk.list("acid"):
@@ -155,7 +157,7 @@ class FileStorage:
         disk.make_directory(stream_files.DIRECTORY)
         self.blobs: Blobs = DiskBlobs(disk, sync=sync)
         self._note_syncing()
-        self._committer: Committer[bytes] = Committer(loop, "headrace-journal", self._write)
+        self._committer: Committer[bytes] = Committer(loop, "headrace-journal", self._write, lanes)
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
         # On a thread of its own: snapshots that are slow to write must not keep the journal full.
         self._carrier = ThreadPoolExecutor(1, "headrace-checkpoint")
@@ -294,19 +296,21 @@ class FileStorage:
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, FileLog), "a storage commits to its own logs"
-        added = change.initial if isinstance(change, Created) else change
-        if isinstance(added, Appended):
-            log.tail.append(added)
-            self._pinned_bytes += len(added.data)
-            self._look_for_room(len(added.data))
-        if isinstance(change, Removed) and change.whole:
-            self._forget(log)
-        if isinstance(change, Released):
+        if isinstance(change, Appended):
+            self._add(log, change)
+        elif isinstance(change, Created):
+            self._add(log, change.initial)
+        elif isinstance(change, Released):
             log.release(change.kept)
+        elif isinstance(change, Removed) and change.whole:
+            self._forget(log)
         self._committer.add(encode_frame(frame_of(log.state, change)), entry)
 
-    def _look_for_room(self, byte_count: int) -> None:
-        """A second is long on a fast disk: look again after every so many bytes."""
+    def _add(self, log: FileLog, change: Appended) -> None:
+        log.tail.append(change)
+        byte_count = len(change.data)
+        self._pinned_bytes += byte_count
+        # A second is long on a fast disk: look for room again after every so many bytes.
         self._unseen_bytes += byte_count
         if self._unseen_bytes > LOOK_EVERY_BYTES:
             self._look()

@@ -15,6 +15,27 @@ from contextvars import Context
 from random import Random
 from typing import Any, cast
 
+from headrace.storage.lane import Done, Lane
+
+
+class _SimulatedLane:
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+
+    def do(self, work: Callable[[], None], done: Done) -> None:
+        def run() -> None:
+            error: Exception | None = None
+            try:
+                work()
+            except Exception as raised:
+                error = raised
+            self._loop.call_soon(done, error)
+
+        self._loop.hand_in(self, run)
+
+    def close(self) -> None:
+        """Whoever closes has run the loop before."""
+
 
 class SimulatedLoop:
     """Runs only when told to: `step` once, or `run` until nothing is left to do.
@@ -79,8 +100,15 @@ class SimulatedLoop:
             else:
                 future.set_result(result)
 
-        self._handed_in.setdefault(id(executor), deque()).append(run)
+        self.hand_in(executor, run)
         return future
+
+    def lane(self, loop: asyncio.AbstractEventLoop, name: str) -> Lane:
+        """For storage, in the place of a thread of its own."""
+        return _SimulatedLane(self)
+
+    def hand_in(self, owner: object, work: Callable[[], None]) -> None:
+        self._handed_in.setdefault(id(owner), deque()).append(work)
 
     @property
     def is_idle(self) -> bool:
