@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled run check static browser test conformance soak bench docs screenshots docs-serve lock clean \
+.PHONY: help setup first-build compiled run check static browser test conformance soak bench docs screenshots docs-serve lock clean \
         dev dev-ui dev-down integration-test integration-test-sessions docker
 
 help: ## list the targets
@@ -33,8 +33,9 @@ $(VENV)/.locked: requirements/dev.txt $(VENV)/.created
 	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml $(VENV)/.locked
+$(VENV)/.installed: pyproject.toml bin/headrace $(VENV)/.locked
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	ln -sf ../../bin/headrace $(BIN)/headrace
 	@touch $@
 
 $(SUITE)/node_modules/.installed: $(SUITE)/package.json $(SUITE)/package-lock.json
@@ -43,7 +44,7 @@ $(SUITE)/node_modules/.installed: $(SUITE)/package.json $(SUITE)/package-lock.js
 
 # Built from a copy: extension modules beside the sources would hide every later edit.
 $(COMPILED)/.built: pyproject.toml $(shell find src/headrace -name '*.py') $(VENV)/.installed
-	rm -rf build && mkdir -p build/source
+	echo "Compiling the path of an append: about a minute, once." && rm -rf build && mkdir -p build/source
 	cp -r pyproject.toml README.md LICENSE src build/source
 	cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 ../../$(PIP) wheel --quiet --no-deps \
 	    --no-build-isolation --wheel-dir ../wheel .
@@ -62,7 +63,13 @@ $(SHAPES)/node_modules/.installed: $(SHAPES)/package.json $(SHAPES)/package-lock
 	cd $(SHAPES) && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-setup: $(VENV)/.installed ## create .venv from the lock; leaves .venv/bin/headrace
+setup: $(VENV)/.installed first-build ## create .venv from the lock; leaves .venv/bin/headrace
+
+# Once, where there is a C compiler. After an edit the command runs from the sources, until the
+# next `make compiled`.
+first-build: $(VENV)/.installed
+	@$(if $(WITH_COMPILED),test -e $(COMPILED)/.built || $(MAKE) --no-print-directory compiled \
+	    || echo "The compiled build failed: headrace runs from its Python sources (slower).",true)
 
 compiled: $(COMPILED)/.built ## the hot path as C, into build/ (needs a C compiler)
 
@@ -97,7 +104,7 @@ bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes 
 	$(BIN)/python -m bench durable
 	$(BIN)/python -m bench reference
 	$(BIN)/python -m bench pipelines
-	$(if $(WITH_COMPILED),$(BIN)/python -m bench --compiled --only 'append-c64-*' 'producer-*' 'crowd-*')
+	$(if $(WITH_COMPILED),$(BIN)/python -m bench --pure --only 'append-c64-*' 'producer-*' 'crowd-*')
 
 # --- the stack: docs/stack.md ---
 

@@ -12,7 +12,7 @@ from bench import durable, machine, plot, profile, reference_rows, results, tabl
 from bench.rows import ROWS, select
 from bench.rows.base import Budget
 from bench.runner import run_rows
-from bench.servers import KINDS, ServerError, headrace
+from bench.servers import KINDS, ServerError, build, run_from_sources
 
 FULL = Budget(seconds=4.0, warmup_s=2.0, latency_samples=300)
 QUICK = Budget(seconds=1.0, warmup_s=1.0, latency_samples=100)
@@ -29,7 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--servers", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--compiled", action="store_true", help="measure build/compiled")
+    parser.add_argument("--pure", action="store_true", help="measure the Python sources")
     parser.add_argument("--seconds", type=float, help="measured time per row and server")
     parser.add_argument("--rounds", type=int, help="how often the servers alternate")
     return parser.parse_args(arguments)
@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> None:
     base = QUICK if options.quick else FULL
     budget = Budget(options.seconds or base.seconds, base.warmup_s, base.latency_samples)
     rounds = options.rounds or (1 if options.quick else 3)
-    KINDS["headrace"] = headrace(compiled=options.compiled)
+    if options.pure:
+        run_from_sources()
     console = Console(width=None if sys.stdout.isatty() else WIDTH_IN_A_FILE)
     try:
         if options.what == "profile":
@@ -61,19 +62,18 @@ def main(arguments: list[str]) -> None:
 
 
 def compare(console: Console, options: argparse.Namespace, budget: Budget, rounds: int) -> None:
-    build = "compiled" if options.compiled else "pure"
     facts = {
         "date": date.today().isoformat(),
         **machine.describe(["python -m bench", *sys.argv[1:]]),
         "seconds": budget.seconds,
         "rounds": rounds,
-        "build": build,
+        "build": build(),
     }
     rows = [row for row in select(options.only) if set(row.servers) & set(options.servers)]
     found = run_rows(rows, options.servers, budget, rounds, lambda line: console.print(line))
     table.show(console, facts, found)
     partial = bool(options.only) or set(options.servers) != set(KINDS)
-    suffix = "-compiled" if options.compiled else ""
+    suffix = "-pure" if options.pure else ""
     suffix += "-quick" if options.quick else "-partial" if partial else ""
     path = results.RESULTS / f"{facts['date']}-{STORAGE_MODE}{suffix}.json"
     results.write(path, facts, found)

@@ -19,7 +19,7 @@ from bench.results import RowResult, figure
 from bench.rows.base import Budget, Metric, Row
 from bench.rows.durable import DURABLE
 from bench.runner import generate
-from bench.servers import STORING, ServerError, running
+from bench.servers import STORING, ServerError, build, running
 from bench.table import notes, number
 
 
@@ -29,6 +29,7 @@ def run(console: Console, patterns: list[str], budget: Budget, rounds: int, *, q
         **machine.describe(["python -m bench", *sys.argv[1:]]),
         "seconds": budget.seconds,
         "rounds": rounds,
+        "build": build(),
     }
     for kind in STORING.values():
         kind.prepare()

@@ -24,7 +24,6 @@ STOP_TIMEOUT_S = 10.0
 REFERENCE = REPOSITORY / "bench" / "reference"
 HEADRACE = REPOSITORY / ".venv" / "bin" / "headrace"
 DATA = REPOSITORY / "bench" / "data"
-COMPILED = REPOSITORY / "build" / "compiled"
 MEMORY_BYTES_MAX = 16 * 2**30  # out of the way: the reference has no limit at all
 
 HEADRACE_ENVIRONMENT = {
@@ -56,12 +55,6 @@ def _require_headrace() -> None:
         raise ServerError(f"{HEADRACE} is missing: run make setup")
 
 
-def _require_compiled() -> None:
-    _require_headrace()
-    if not (COMPILED / ".built").exists():
-        raise ServerError(f"{COMPILED} is missing: run make compiled")
-
-
 def _install_reference() -> None:
     if (REFERENCE / "node_modules").exists():
         return
@@ -71,18 +64,25 @@ def _install_reference() -> None:
     subprocess.run([npm, "ci"], cwd=REFERENCE, check=True)
 
 
-def headrace(*, compiled: bool) -> Kind:
-    """As installed, or the build of `make compiled`."""
-    return Kind(
-        "headrace",
-        lambda port: [str(HEADRACE), "serve", "--port", str(port)],
-        HEADRACE_ENVIRONMENT | ({"PYTHONPATH": str(COMPILED)} if compiled else {}),
-        _require_compiled if compiled else _require_headrace,
-    )
+def run_from_sources() -> None:
+    """From now on, though there be a compiled build."""
+    os.environ["HEADRACE_PURE"] = "1"
+
+
+def build() -> str:
+    """Which build of Headrace is measured."""
+    _require_headrace()
+    said = subprocess.run([HEADRACE, "--version"], check=True, capture_output=True, text=True)
+    return "compiled" if "compiled" in said.stdout else "pure"
 
 
 KINDS = {
-    "headrace": headrace(compiled=False),
+    "headrace": Kind(
+        "headrace",
+        lambda port: [str(HEADRACE), "serve", "--port", str(port)],
+        HEADRACE_ENVIRONMENT,
+        _require_headrace,
+    ),
     "reference": Kind(
         "reference",
         lambda port: ["node", str(REFERENCE / "start.mjs"), str(port)],
@@ -94,7 +94,7 @@ KINDS = {
 
 def _storing(mode: str) -> Kind:
     environment = HEADRACE_ENVIRONMENT | {"DS_STORAGE__MODE": mode}
-    return replace(headrace(compiled=False), name=mode, environment=environment, stores=True)
+    return replace(KINDS["headrace"], name=mode, environment=environment, stores=True)
 
 
 STORING = {

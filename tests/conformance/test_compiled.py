@@ -33,6 +33,12 @@ def test_the_build_under_test_is_the_compiled_one() -> None:
     assert shown.stdout.strip().endswith(".so")
 
 
-def test_the_compiled_server_passes_the_official_suite(tmp_path: Path) -> None:
-    with ServerProcess(env=suite.SERVER_ENV | {"PYTHONPATH": str(COMPILED)}) as server:
+@pytest.mark.parametrize("mode", ["memory", "file-durable"])
+def test_the_compiled_server_passes_the_official_suite(tmp_path: Path, mode: str) -> None:
+    env = {
+        "PYTHONPATH": str(COMPILED),
+        "DS_STORAGE__MODE": mode,
+        "DS_STORAGE__DATA_DIR": str(tmp_path / "data"),
+    }
+    with ServerProcess(env=suite.SERVER_ENV | env) as server:
         suite.assert_suite_passes(server.url, tmp_path / "report.json")

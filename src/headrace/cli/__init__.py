@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from headrace import __version__
 from headrace.cli import stack_parts
 from headrace.cli.append import append
 from headrace.cli.bench import bench
 from headrace.cli.bootstrap import bootstrap
 from headrace.cli.bucket import app as bucket
+from headrace.cli.build import version_line
 from headrace.cli.close import close
 from headrace.cli.config import config
 from headrace.cli.create import create
@@ -56,7 +56,7 @@ for group in (stack, pipeline):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"headrace {__version__}")
+        typer.echo(version_line())
         raise typer.Exit
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import typer
 
 from headrace import __version__, logs
+from headrace.cli.build import is_compiled, version_line
 from headrace.cli.options import (
     EXIT_FAILED,
     ConfigFileOption,
@@ -111,6 +112,7 @@ def announcement(loaded: Loaded, url: str) -> str:
             "levelno": logging.INFO,
             "msg": "listening",
             "version": __version__,
+            "compiled": is_compiled(),
             "url": url,
             "storage": storage,
             "storage_loses": LOSES[storage],
@@ -132,7 +134,7 @@ def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str
     mode, limits = config.storage.mode, config.limits
     where = "" if mode == "memory" else f" in {config.storage.data_dir}"
     lines = [
-        f"headrace {__version__}",
+        version_line(),
         f"  listening  {url}  (streams under {config.server.stream_root})",
         *([f"  browser    {url}/ui"] if config.server.ui else []),
         f"  storage    {mode}{where}: {LOSES[mode]}",
