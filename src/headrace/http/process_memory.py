@@ -9,10 +9,11 @@ from typing import Final
 
 # A request leaves next to nothing behind for the collector, so it need not look often.
 _GC_THRESHOLD: Final = 10_000
-# Answers of a megabyte come and go. Memory that goes back to the kernel after each of them costs
-# a page fault for every 4 KiB of the next: catch-up reads take half as long without.
-_KEPT_FREE_BYTES: Final = 16 * 1024 * 1024
-_MAPPED_BYTES_MIN: Final = 4 * 1024 * 1024
+# Answers of a megabyte come and go, and bodies of up to 16. Memory that goes back to the kernel
+# after each of them costs a page fault for every 4 KiB of the next: catch-up reads take half as
+# long without.
+_KEPT_FREE_BYTES: Final = 32 * 1024 * 1024
+_MAPPED_BYTES_MIN: Final = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 

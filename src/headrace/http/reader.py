@@ -39,6 +39,8 @@ FRAMING_BYTES_MAX: Final = 16 * 1024
 FRAMING_PER_BODY_BYTE_MAX: Final = 16
 # Bodies up to this size are not counted against the budget: a head may be larger.
 SMALL_BODY_BYTES: Final = 4096
+# Parts of a body that are smaller are put together as they come: each is an object of its own.
+_PART_BYTES_MIN: Final = 4096
 NEVER: Final = float("inf")
 _SLASH: Final = ord("/")
 
@@ -139,7 +141,7 @@ class RequestReader:
         self._url = self._body = b""
         self._headers: Headers = {}
         self._head_done = False
-        self._parts: bytearray | None = None
+        self._parts: list[bytes] = []
         self._fed_bytes = self._body_bytes = self._announced_bytes = 0
         self._repeated_fields = self._trailer_bytes = 0
         self.deadline = NEVER
@@ -326,9 +328,13 @@ class RequestReader:
             self._refuse(BodyTooLarge(self._limits.body_bytes_max))
         if size > SMALL_BODY_BYTES and size > self._reserved_bytes:
             self._reserve(size - self._reserved_bytes)
-        if self._parts is None:
-            self._parts = bytearray(self._body)
-        self._parts += body
+        parts = self._parts
+        if not parts:
+            parts.append(self._body)
+        if len(body) < _PART_BYTES_MIN and len(parts[-1]) < _PART_BYTES_MIN:
+            parts[-1] += body
+        else:
+            parts.append(body)
 
     def on_message_complete(self) -> None:
         if self._upgrading:
@@ -339,7 +345,7 @@ class RequestReader:
             parser.get_method(),
             url if url[0] == _SLASH else _origin_form(url),
             self._headers,
-            self._body if self._parts is None else bytes(self._parts),
+            b"".join(self._parts) if self._parts else self._body,
             self._client,
             monotonic(),
         )

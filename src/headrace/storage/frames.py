@@ -228,7 +228,7 @@ def encode_batch(
     head = _HEADER.pack(MAGIC, 0, *header)
     crc = google_crc32c.value(head[_CHECKED_FROM:])
     padding = bytes(header.size - HEADER_BYTES - len(body))
-    return header, _HEADER.pack(MAGIC, crc, *header) + body + padding
+    return header, b"".join((_HEADER.pack(MAGIC, crc, *header), body, padding))
 
 
 def decode_header(head: bytes) -> BatchHeader | None:
