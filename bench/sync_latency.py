@@ -41,7 +41,7 @@ from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.postgres.slots import Slot
 from headrace.spark.pipelines.progress import Progress, read_progress
-from headrace.spark.workers import KeptConnection
+from headrace.spark.postgres_sessions import KeptConnection
 from headrace.testing.stack import StackProcess
 from headrace.testing.waiting import eventually
 

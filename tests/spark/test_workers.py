@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession
 
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, Written, write
-from headrace.spark.workers import KeptConnection, is_reused
+from headrace.spark.postgres_sessions import KeptConnection
+from headrace.spark.workers import is_reused
 
 pytestmark = pytest.mark.slow
 
 _COLLECT = """
 import gc
-import headrace.spark.sources
+import headrace.spark.sources.registry
 from headrace.spark.workers import settle
 settle()
 print(gc.get_freeze_count())

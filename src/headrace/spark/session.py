@@ -83,7 +83,7 @@ def prepare_environment() -> None:
 
 def register_sources(session: SparkSession) -> None:
     """Register every data source of this package with `session`."""
-    from headrace.spark.sources import SOURCES
+    from headrace.spark.sources.registry import SOURCES
 
     for source in SOURCES:
         session.dataSource.register(source)

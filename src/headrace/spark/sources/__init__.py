@@ -1,23 +1,6 @@
-"""The data sources of this package: one module each, named here to be registered.
+"""The data sources of this package: one module each, all of them named in `registry`.
 
 Each is plain Python that reads and plans through `headrace.client` or `headrace.postgres`, and can
-be tested without a session.
+be tested without a session. Nothing is imported here: a worker of Spark starts with the one source
+it was given, and starting is what the first batch waits for.
 """
-
-from __future__ import annotations
-
-from pyspark.sql.datasource import DataSource
-
-from headrace.spark.sources.lake import LakeSink
-from headrace.spark.sources.postgres_changes import PostgresChanges
-from headrace.spark.sources.postgres_sink import PostgresSink
-from headrace.spark.sources.shapes import Shapes
-from headrace.spark.sources.streams import HeadraceSource
-
-SOURCES: tuple[type[DataSource], ...] = (
-    HeadraceSource,
-    LakeSink,
-    PostgresChanges,
-    PostgresSink,
-    Shapes,
-)

@@ -25,8 +25,9 @@ from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.spark.batches import BatchOfTask, current_batch
 from headrace.spark.options import OptionError, Options
+from headrace.spark.postgres_sessions import postgres_connection
 from headrace.spark.quarantine import Quarantine
-from headrace.spark.workers import postgres_connection, settle
+from headrace.spark.workers import settle
 
 NAME = "headrace_postgres"
 OPTIONS = frozenset(
