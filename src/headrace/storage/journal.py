@@ -16,15 +16,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headrace.errors import StoredBytesDamaged
-from headrace.storage import frames
+from headrace.storage import frames, set_down
 from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.frames import BatchHeader, Frame
+from headrace.storage.set_down import DIRECTORY, Again, replace_sealed
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY: Final = "journal"
 LAST: Final = "journal/last"
-AGAIN: Final = "journal/again"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
 _FREE: Final = "free-"
@@ -69,14 +68,6 @@ class _Unproven(NamedTuple):
     next_lsn: int
 
 
-class _Again(msgspec.Struct, array_like=True):
-    """A batch that is about to be written again over itself, and where."""
-
-    generation: int
-    position: int
-    data: bytes
-
-
 @dataclass
 class _Current:
     """The segment being written."""
@@ -105,6 +96,7 @@ class Journal:
         self._unproven: list[_Unproven] = []
         disk.make_directory(DIRECTORY)
         self._last = self._read_last()
+        self._set_down: list[Again] = []
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -195,18 +187,8 @@ class Journal:
         return msgspec.msgpack.decode(payload, type=Last)
 
     def _write_last(self, last: Last) -> None:
-        self._replace(LAST, msgspec.msgpack.encode(last))
+        replace_sealed(self._disk, LAST, msgspec.msgpack.encode(last))
         self._last = last
-
-    def _replace(self, name: str, payload: bytes) -> None:
-        """A small file, sealed and synced, takes the place of the one of that name."""
-        file = self._disk.open(f"{name}.new", create=True)
-        file.truncate(0)
-        file.write(0, frames.seal(payload))
-        file.sync()
-        file.close()
-        self._disk.rename(f"{name}.new", name)
-        self._disk.sync_directory(DIRECTORY)
 
     def rotate(self) -> None:
         """Seal the segment being written, so that it can be applied."""
@@ -245,6 +227,7 @@ class Journal:
     def scan(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """Look without changing anything: frames after `applied_lsn`, or what is damaged."""
         self._expected = applied_lsn + 1
+        self._set_down = set_down.read(self._disk)
         generations = self._generations()
         for generation in generations:
             yield from self._scan_next(generation, applied_lsn)
@@ -260,8 +243,8 @@ class Journal:
 
     def _scan_next(self, generation: int, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """One segment, whether it goes on where the journal ended so far or not."""
-        name = segment_name(generation)
-        file = self._disk.open(name)
+        again = [batch for batch in self._set_down if batch.generation == generation]
+        file = set_down.Mended(self._disk.open(segment_name(generation)), again)
         try:
             begun = frames.decode_header(file.read(0, frames.HEADER_BYTES))
             if begun is None or begun.generation != generation:
@@ -322,7 +305,7 @@ class Journal:
             raise StoredBytesDamaged(segment.name, f"frame {lsn}")
 
     def _batches(
-        self, file: DiskFile, generation: int, expected: int
+        self, file: set_down.Readable, generation: int, expected: int
     ) -> Iterator[tuple[int, BatchHeader, list[Frame]]]:
         """Whole batches that follow one another, each with its place."""
         position = 0
@@ -338,12 +321,12 @@ class Journal:
             expected = header.next_lsn
             position += header.size
 
-    def _check_proof(self, file: DiskFile, generation: int, position: int) -> None:
+    def _check_proof(self, file: set_down.Readable, generation: int, position: int) -> None:
         """Tell a write that never finished from damage to what was durable."""
         if self._later_proof(file, generation, position) >= self._expected:
             raise StoredBytesDamaged(segment_name(generation), str(position))
 
-    def _later_proof(self, file: DiskFile, generation: int, position: int) -> int:
+    def _later_proof(self, file: set_down.Readable, generation: int, position: int) -> int:
         """The highest frame that a batch behind `position` knows to be durable."""
         size = file.size()
         highest = 0
@@ -372,22 +355,17 @@ class Journal:
             file = self._disk.open(segment_name(batch.generation))
             data = file.read(batch.position, batch.size)
             file.close()
-            batches.append(_Again(batch.generation, batch.position, data))
-        self._replace(AGAIN, msgspec.msgpack.encode(batches))
+            batches.append(Again(batch.generation, batch.position, data))
+        set_down.write(self._disk, batches)
         self._write_again()
         self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
-        self._disk.remove(AGAIN)
+        set_down.remove(self._disk)
         self._unproven = []
 
     def _write_again(self) -> None:
         """Put batches that were set down back in their places, if that was begun."""
-        if AGAIN.removeprefix(f"{DIRECTORY}/") not in self._disk.list(DIRECTORY):
-            return
-        file = self._disk.open(AGAIN)
-        payload = frames.unseal(AGAIN, file.read(0, file.size()))
-        file.close()
         present = self._generations()
-        for batch in msgspec.msgpack.decode(payload, type=list[_Again]):
+        for batch in set_down.read(self._disk):
             if batch.generation not in present:
                 continue  # given up since: what stood in it is kept elsewhere
             file = self._disk.open(segment_name(batch.generation))

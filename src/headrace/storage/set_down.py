@@ -1,0 +1,83 @@
+"""Batches of the journal that are about to be written again over themselves, and where.
+
+They are set down beside the journal first: power that fails while one is written over itself may
+leave neither. Whoever reads the journal while they stand there takes them from here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+from headrace.storage import frames
+from headrace.storage.disk import Disk, DiskFile
+
+DIRECTORY: Final = "journal"
+_NAME: Final = "again"
+_PATH: Final = f"{DIRECTORY}/{_NAME}"
+
+
+class Again(msgspec.Struct, array_like=True):
+    generation: int
+    position: int
+    data: bytes
+
+
+def write(disk: Disk, batches: list[Again]) -> None:
+    replace_sealed(disk, _PATH, msgspec.msgpack.encode(batches))
+
+
+def read(disk: Disk) -> list[Again]:
+    """What is set down; raises StoredBytesDamaged where that is not what was written."""
+    if _NAME not in disk.list(DIRECTORY):
+        return []
+    file = disk.open(_PATH)
+    payload = frames.unseal(_PATH, file.read(0, file.size()))
+    file.close()
+    return msgspec.msgpack.decode(payload, type=list[Again])
+
+
+def remove(disk: Disk) -> None:
+    disk.remove(_PATH)
+
+
+def replace_sealed(disk: Disk, name: str, payload: bytes) -> None:
+    """A small file of the journal, sealed and synced, takes the place of the one of that name."""
+    file = disk.open(f"{name}.new", create=True)
+    file.truncate(0)
+    file.write(0, frames.seal(payload))
+    file.sync()
+    file.close()
+    disk.rename(f"{name}.new", name)
+    disk.sync_directory(DIRECTORY)
+
+
+class Readable(Protocol):
+    def read(self, offset: int, size: int) -> bytes: ...
+
+    def size(self) -> int: ...
+
+
+class Mended:
+    """A segment to look at, with what is set down of it in its places."""
+
+    def __init__(self, file: DiskFile, batches: list[Again]) -> None:
+        self._file = file
+        self._batches = batches
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = self._file.read(offset, size)
+        for batch in self._batches:
+            first = max(offset, batch.position)
+            end = min(offset + len(data), batch.position + len(batch.data))
+            if first < end:
+                again = batch.data[first - batch.position : end - batch.position]
+                data = data[: first - offset] + again + data[end - offset :]
+        return data
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
