@@ -36,6 +36,7 @@ KINDS = ("driver", "worker", "server", "postgres")
 _ROUND_ROWS = 100  # a kill comes after up to this many more have arrived on both sides
 _MOMENT_SECS = 1.0  # and then at any moment of about a batch
 _DEADLINE_SECS = 600.0
+_STREAM_BYTES_MAX = 2**30  # a long campaign outgrows the default
 _PAUSE_SECS = 0.02
 _LOOK_SECS = 0.5
 _KILLS_PER_STEP = 4  # after so many the load grows by what it was at first
@@ -259,7 +260,11 @@ class Campaign:
         return Client(self.server.url, retry=retry)
 
     def _serve(self, port: str) -> ServerProcess:
-        env = {"DS_STORAGE__MODE": "file-durable", "DS_STORAGE__DATA_DIR": str(self._home / "data")}
+        env = {
+            "DS_STORAGE__MODE": "file-durable",
+            "DS_STORAGE__DATA_DIR": str(self._home / "data"),
+            "DS_LIMITS__MAX_STREAM_BYTES": str(_STREAM_BYTES_MAX),
+        }
         server = ServerProcess(env, ["--port", port], cwd=str(self._home))
         server.start()
         return server
