@@ -151,10 +151,15 @@ def test_after_a_failure_flush_never_reports_success(connect: Connect) -> None:
 
 
 def test_nothing_behind_a_lost_batch_is_sent(connect: Connect) -> None:
-    with ScriptedServer(HEAD, Reply(404)) as server, connect(server.url) as client:
+    gate = threading.Event()
+    with (
+        ScriptedServer(HEAD, Reply(404, wait=gate)) as server,
+        connect(server.url) as client,
+    ):
         producer = client.stream("s").producer("p", epoch=0, batch_items_max=1, linger_ms=10_000)
         for letter in "abc":
             producer.append(letter)
+        gate.set()
         with pytest.raises(errors.StreamNotFound):
             producer.flush()
         assert [body for _, _, body in posts(server)] == [b"a"]
