@@ -33,7 +33,7 @@ def test_the_build_under_test_is_the_compiled_one() -> None:
     assert shown.stdout.strip().endswith(".so")
 
 
-@pytest.mark.parametrize("mode", ["memory", "file-durable"])
+@pytest.mark.parametrize("mode", ["memory", "file-fast", "file-durable", "acid"])
 def test_the_compiled_server_passes_the_official_suite(tmp_path: Path, mode: str) -> None:
     env = {
         "PYTHONPATH": str(COMPILED),
