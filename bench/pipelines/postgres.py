@@ -22,6 +22,7 @@ from headrace.spark.pipelines.base import Run
 STREAM = "bench/load"
 ITEMS = "create table if not exists {} (id int primary key, title text, at timestamptz)"
 INSERT = "insert into {} select n, 'the title of ' || n, now() from generate_series(1, {}) n"
+_COPIED_PARTS = 64
 COLUMNS = ("stream_name", "event_key", "event_type", "operation", "payload", "ds_offset")
 
 
@@ -64,7 +65,9 @@ class _ToPostgres:
         parts = self._messages.selectExpr(
             f"concat_ws('\\t', '{STREAM}', concat('msg:', id), 'message', 'set', value, '{where}')"
         )
-        return "".join(f"{row[0]}\n" for row in parts.toLocalIterator()).encode()
+        # In small parts: what a task returns must find room beside the messages that are held.
+        some = parts.repartition(_COPIED_PARTS)
+        return "".join(f"{row[0]}\n" for row in some.toLocalIterator()).encode()
 
     @cached_property
     def _config(self) -> stream_to_postgres.Config:
