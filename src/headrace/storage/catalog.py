@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.errors import DirectoryMismatch, StoredBytesDamaged
 from headrace.protocol.stream import StreamState
-from headrace.storage import frames
+from headrace.storage import whole_files
 from headrace.storage.disk import Disk
 from headrace.storage.records import (
     HeadRecord,
@@ -147,11 +147,9 @@ class Catalog:
         self.current = self._read_current()
 
     def _read_current(self) -> Current:
-        if "current" not in self._disk.list(DIRECTORY):
+        payload = whole_files.read(self._disk, CURRENT)
+        if payload is None:
             return Current(FORMAT, 1, 0, 0)
-        file = self._disk.open(CURRENT)
-        payload = frames.unseal(CURRENT, file.read(0, file.size()))
-        file.close()
         current = msgspec.msgpack.decode(payload, type=Current)
         if current.format != FORMAT:
             raise DirectoryMismatch(self._disk.name, f"format {current.format}", f"format {FORMAT}")
@@ -261,14 +259,5 @@ class Catalog:
         self._disk.remove(self._log_name(old.log))
 
     def _replace_current(self, current: Current) -> None:
-        payload = msgspec.msgpack.encode(current)
-        file = self._disk.open(f"{CURRENT}.new", create=True)
-        file.truncate(0)
-        file.write(0, frames.seal(payload))
-        if self._sync:
-            file.sync()
-        file.close()
-        self._disk.rename(f"{CURRENT}.new", CURRENT)
-        if self._sync:
-            self._disk.sync_directory(DIRECTORY)
+        whole_files.replace(self._disk, CURRENT, msgspec.msgpack.encode(current), sync=self._sync)
         self.current = current

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import google_crc32c
 import msgspec
 
-from headrace.errors import StoredBytesDamaged
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.snapshots import apply_publish
@@ -49,18 +48,6 @@ _HEADER = struct.Struct("<4sIIIQQQI4x")  # magic, crc, body crc, body bytes, gen
 _CHECKED_FROM: Final = 8  # the header's checksum covers what follows it
 HEADER_BYTES: Final = _HEADER.size
 _LENGTH = struct.Struct("<I")
-
-
-def seal(payload: bytes) -> bytes:
-    """A small file that is replaced whole: its checksum, and what it says."""
-    return _LENGTH.pack(google_crc32c.value(payload)) + payload
-
-
-def unseal(name: str, sealed: bytes) -> bytes:
-    payload = sealed[_LENGTH.size :]
-    if sealed[: _LENGTH.size] != _LENGTH.pack(google_crc32c.value(payload)):
-        raise StoredBytesDamaged(name, "0")
-    return payload
 
 
 class AppendFrame(msgspec.Struct, array_like=True, tag=1, gc=False):

@@ -16,13 +16,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headrace.errors import StoredBytesDamaged
-from headrace.storage import frames, set_down
+from headrace.storage import frames, set_down, whole_files
 from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.frames import BatchHeader, Frame
-from headrace.storage.set_down import DIRECTORY, Again, replace_sealed
+from headrace.storage.set_down import Again
 
 logger = logging.getLogger(__name__)
 
+DIRECTORY: Final = "journal"
 LAST: Final = "journal/last"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
@@ -179,15 +180,11 @@ class Journal:
         self._disk.sync_directory(DIRECTORY)
 
     def _read_last(self) -> Last:
-        if LAST.removeprefix(f"{DIRECTORY}/") not in self._disk.list(DIRECTORY):
-            return Last(0, 0, 0)
-        file = self._disk.open(LAST)
-        payload = frames.unseal(LAST, file.read(0, file.size()))
-        file.close()
-        return msgspec.msgpack.decode(payload, type=Last)
+        payload = whole_files.read(self._disk, LAST)
+        return Last(0, 0, 0) if payload is None else msgspec.msgpack.decode(payload, type=Last)
 
     def _write_last(self, last: Last) -> None:
-        replace_sealed(self._disk, LAST, msgspec.msgpack.encode(last))
+        whole_files.replace(self._disk, LAST, msgspec.msgpack.encode(last))
         self._last = last
 
     def rotate(self) -> None:

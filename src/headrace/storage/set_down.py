@@ -10,12 +10,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from headrace.storage import frames
+from headrace.storage import whole_files
 from headrace.storage.disk import Disk, DiskFile
 
-DIRECTORY: Final = "journal"
-_NAME: Final = "again"
-_PATH: Final = f"{DIRECTORY}/{_NAME}"
+_PATH: Final = "journal/again"
 
 
 class Again(msgspec.Struct, array_like=True):
@@ -25,32 +23,17 @@ class Again(msgspec.Struct, array_like=True):
 
 
 def write(disk: Disk, batches: list[Again]) -> None:
-    replace_sealed(disk, _PATH, msgspec.msgpack.encode(batches))
+    whole_files.replace(disk, _PATH, msgspec.msgpack.encode(batches))
 
 
 def read(disk: Disk) -> list[Again]:
     """What is set down; raises StoredBytesDamaged where that is not what was written."""
-    if _NAME not in disk.list(DIRECTORY):
-        return []
-    file = disk.open(_PATH)
-    payload = frames.unseal(_PATH, file.read(0, file.size()))
-    file.close()
-    return msgspec.msgpack.decode(payload, type=list[Again])
+    payload = whole_files.read(disk, _PATH)
+    return [] if payload is None else msgspec.msgpack.decode(payload, type=list[Again])
 
 
 def remove(disk: Disk) -> None:
     disk.remove(_PATH)
-
-
-def replace_sealed(disk: Disk, name: str, payload: bytes) -> None:
-    """A small file of the journal, sealed and synced, takes the place of the one of that name."""
-    file = disk.open(f"{name}.new", create=True)
-    file.truncate(0)
-    file.write(0, frames.seal(payload))
-    file.sync()
-    file.close()
-    disk.rename(f"{name}.new", name)
-    disk.sync_directory(DIRECTORY)
 
 
 class Readable(Protocol):
