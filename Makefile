@@ -8,7 +8,9 @@ PIP    := $(BIN)/python -m pip
 SUITE  := tests/conformance
 SHAPES := tests/shapes
 COMPILED := build/compiled
-WITH_COMPILED := $(if $(shell command -v cc),compiled)
+# A C compiler alone is not enough: the headers of this Python must be there, too.
+PYTHON_H := $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+WITH_COMPILED := $(if $(shell command -v cc),$(if $(wildcard $(PYTHON_H)),compiled))
 UI     := tests/ui
 UV_PIN := uv==0.13.7
 
@@ -44,7 +46,8 @@ $(SUITE)/node_modules/.installed: $(SUITE)/package.json $(SUITE)/package-lock.js
 
 # Built from a copy: extension modules beside the sources would hide every later edit.
 $(COMPILED)/.built: pyproject.toml $(shell find src/headrace -name '*.py') $(VENV)/.installed
-	echo "Compiling the path of an append: about a minute, once." && rm -rf build && mkdir -p build/source
+	@echo "Compiling the path of an append: about a minute."
+	rm -rf build && mkdir -p build/source
 	cp -r pyproject.toml README.md LICENSE src build/source
 	cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 ../../$(PIP) wheel --quiet --no-deps \
 	    --no-build-isolation --wheel-dir ../wheel .
