@@ -10,14 +10,26 @@ from hypothesis import strategies as st
 
 from headrace.errors import BodyTooLarge, InvalidJson, Refused
 from headrace.limits import JSON_DEPTH_MAX
-from headrace.protocol.json_mode import response_body, split_messages, wire_bytes
+from headrace.protocol import json_mode
+from headrace.protocol.json_mode import log_form, response_body, split_messages, wire_bytes
 from tests.protocol.strategies import JSON_TEXTS, JSON_WHITESPACE
 
 BYTES_MAX = 1_000_000
 
 
 def split(body: bytes) -> list[bytes]:
-    return split_messages(body, BYTES_MAX)
+    """The messages, by either way: one at a time, and in place."""
+    messages = split_messages(body, BYTES_MAX)
+    lengths = tuple(len(message) + 1 for message in messages)
+    assert logged(body) == (wire_bytes(messages) if messages else b"", lengths)
+    return messages
+
+
+def logged(body: bytes) -> tuple[bytes, tuple[int, ...]]:
+    """With every body looked at twice, however short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_mode, "SCANNED_BYTES_MIN", 0)
+        return log_form(body, BYTES_MAX)
 
 
 @given(st.lists(st.tuples(JSON_WHITESPACE, JSON_TEXTS, JSON_WHITESPACE)), JSON_WHITESPACE)
@@ -46,6 +58,8 @@ def test_any_bytes_are_messages_or_refused(body: bytes) -> None:
     try:
         messages = split(body)
     except Refused:
+        with pytest.raises(Refused):
+            logged(body)
         return
     value = json.loads(body)
     assert [json.loads(message) for message in messages] == (
@@ -64,6 +78,8 @@ def test_any_bytes_are_messages_or_refused(body: bytes) -> None:
 def test_what_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidJson):
         split(body)
+    with pytest.raises(InvalidJson):
+        logged(body)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +93,28 @@ def test_spellings_survive(text: bytes) -> None:
     assert split(b"[" + text + b", " + text + b"]") == [text, text]
 
 
-@pytest.mark.parametrize("text", [b"1e999", b"-1e999", b"9" * 400])
+@pytest.mark.parametrize(
+    "text",
+    [b"1e999", b"-1e999", b"1E999", b"1e+999", b"1e309", b"1e0309", b"9" * 400, b"9" * 250 + b"e99",
+     b"9" * 250 + b"E+99", b"1" + b"0" * 308 + b"e1"],
+)  # fmt: skip
 def test_a_number_beyond_a_double_is_refused(text: bytes) -> None:
-    with pytest.raises(InvalidJson):
-        split(text)
+    for body in (text, b"[1," + text + b"]", b'[{"a":' + text + b"},1]"):
+        with pytest.raises(InvalidJson):
+            split(body)
+        with pytest.raises(InvalidJson):
+            logged(body)
+
+
+def test_messages_without_space_between_them_are_not_taken_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(json_mode, "split_messages", lambda body, bytes_max: pytest.fail("taken"))
+    texts = [b'{"n":%d,"text":"%b"}' % (number, "é".encode() * 50) for number in range(100)]
+    assert log_form(b"[%b]" % b",".join(texts), BYTES_MAX) == (
+        wire_bytes(texts),
+        tuple(len(text) + 1 for text in texts),
+    )
 
 
 @pytest.mark.parametrize("body", [b"[]", b" [ ] "])
@@ -104,10 +138,13 @@ def test_json_as_deep_as_the_limit_is_taken(depth: int, opening: bytes, closing:
 def test_deeper_json_is_refused_by_naming_the_limit(
     depth: int, opening: bytes, closing: bytes
 ) -> None:
+    body = opening * depth + b"1" + closing * depth
     with pytest.raises(InvalidJson, match=f"deeper than {JSON_DEPTH_MAX}"):
-        split(opening * depth + b"1" + closing * depth)
+        split(body)
+    with pytest.raises(InvalidJson, match=f"deeper than {JSON_DEPTH_MAX}"):
+        logged(b"[1,%b]" % body)
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(BodyTooLarge):
-        split_messages(b"{" * 11, 10)
+        log_form(b"{" * 11, 10)

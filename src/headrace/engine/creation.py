@@ -24,7 +24,7 @@ from headrace.errors import (
 from headrace.protocol import buckets
 from headrace.protocol.forks import fork_anchor, messages_needed, resolve_point
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, media_type
-from headrace.protocol.json_mode import split_messages
+from headrace.protocol.json_mode import log_form
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.requests import Append, Create, ForkRequest
@@ -213,7 +213,7 @@ class Creation:
         """The first change of a stream: its initial content and closure, perhaps neither."""
         limits = self._engine.limits
         body = command.body
-        if state.is_json and body and not split_messages(body, limits.json_body_bytes_max):
+        if state.is_json and body and not log_form(body, limits.json_body_bytes_max).lengths:
             body = b""
         outcome = decide_append(state, Append(body, close=command.closed), limits)
         if isinstance(outcome, HeadraceError):

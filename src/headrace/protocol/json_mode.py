@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import orjson
@@ -19,8 +19,53 @@ from headrace.errors import BodyTooLarge, InvalidJson
 from headrace.limits import JSON_DEPTH_MAX
 
 _WHITESPACE: Final = b" \t\n\r"
+# From here on a body is worth looking at twice before a value is made of everything in it.
+SCANNED_BYTES_MIN = 4096
+# Opening and closing take two bytes a level: what is shorter cannot nest too deep.
+_SHALLOW_BYTES_MAX: Final = 2 * JSON_DEPTH_MAX
+# A double ends at 1e308: what is larger has an exponent of three digits, or this many before it.
+_DIGITS_MAX: Final = b"0" * 200
+_EXPONENT: Final = b"0e000"
+_DIGITS_ALIKE: Final = bytes.maketrans(b"123456789E+", b"000000000e0")
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]')
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Logged(NamedTuple):
+    """The messages of one body as they stand on the log, and the length of each there."""
+
+    data: bytes
+    lengths: tuple[int, ...]
+
+
+def log_form(body: bytes, bytes_max: int) -> Logged:
+    """The messages of `body`; an empty array gives none."""
+    if SCANNED_BYTES_MIN <= len(body) <= bytes_max:
+        lengths = _lengths_in_place(body)
+        if lengths is not None:
+            return Logged(body[1:-1] + b",", lengths)
+    messages = split_messages(body, bytes_max)
+    if not messages:
+        return Logged(b"", ())
+    return Logged(wire_bytes(messages), tuple([len(message) + 1 for message in messages]))
+
+
+def _lengths_in_place(body: bytes) -> tuple[int, ...] | None:
+    """How long each element of an array is with its comma, where nothing else is between them.
+
+    None where that is not so, or where it takes a closer look to tell whether this is valid. The
+    decoder leaves three things unseen: whether text is UTF-8, how deep an element nests, and
+    whether a number fits a double.
+    """
+    try:
+        lengths = tuple([len(element) + 1 for element in _ELEMENTS.decode(body)])
+        body.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not lengths or sum(lengths) + 1 != len(body) or max(lengths) > _SHALLOW_BYTES_MAX:
+        return None
+    alike = body.translate(_DIGITS_ALIKE)
+    return None if _EXPONENT in alike or _DIGITS_MAX in alike else lengths
 
 
 def split_messages(body: bytes, bytes_max: int) -> list[bytes]:

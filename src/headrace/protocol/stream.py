@@ -23,7 +23,7 @@ from headrace.limits import Limits
 from headrace.protocol import producers
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON, media_type
-from headrace.protocol.json_mode import split_messages, wire_bytes
+from headrace.protocol.json_mode import log_form
 from headrace.protocol.offsets import START, Position, advance
 from headrace.protocol.producers import ProducerHeaders, ProducerState, Repeat
 from headrace.protocol.requests import Append, Create, ForkRequest
@@ -190,13 +190,12 @@ def _regression(last: bytes, received: bytes) -> SequenceRegression:
 
 def _append_json(state: StreamState, command: Append, limits: Limits) -> Appended | Refused:
     try:
-        messages = split_messages(command.body, limits.json_body_bytes_max)
+        data, lengths = log_form(command.body, limits.json_body_bytes_max)
     except Refused as refusal:
         return refusal
-    if not messages:
+    if not lengths:
         return InvalidJson("An empty array holds no message to append.")
-    lengths = tuple(len(message) + 1 for message in messages)
-    return _append(state, command, wire_bytes(messages), lengths, limits)
+    return _append(state, command, data, lengths, limits)
 
 
 def _append(
