@@ -37,9 +37,9 @@ class StalledFile(RealFile):
         self._wrapped = wrapped
         self._gate = gate
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, *pieces: bytes) -> None:
         self._gate.pass_through()
-        self._wrapped.write(offset, data)
+        self._wrapped.write(offset, *pieces)
 
     def sync(self) -> None:
         self._gate.pass_through()

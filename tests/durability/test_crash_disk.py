@@ -75,7 +75,7 @@ def test_one_seed_is_one_history() -> None:
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
     write = Journal.write
 
-    def unsynced(journal: Journal, batch: list[bytes]) -> None:
+    def unsynced(journal: Journal, batch: list[Any]) -> None:
         patch.setattr(journal, "_sync", False, raising=True)
         write(journal, batch)
         patch.setattr(journal, "_sync", True, raising=True)

@@ -22,6 +22,7 @@ from headrace.errors import (
 )
 
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+_PIECES_MAX: Final = os.sysconf("SC_IOV_MAX")
 LOCK_NAME: Final = "lock"
 # Writing stops while there is still room for what is under way, and for deletes.
 RESERVE_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -35,7 +36,9 @@ class DiskFile(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
         ...
 
-    def write(self, offset: int, data: bytes) -> None: ...
+    def write(self, offset: int, *pieces: bytes) -> None:
+        """Write pieces one behind the other, as one write of them together."""
+        ...
 
     def sync(self) -> None:
         """Return when everything written before is on the medium."""
@@ -105,10 +108,11 @@ class RealFile:
             data += more
         return data
 
-    def write(self, offset: int, data: bytes) -> None:
-        written = os.pwrite(self._fd, data, offset)
-        while written < len(data):
-            written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
+    def write(self, offset: int, *pieces: bytes) -> None:
+        while pieces:
+            written = os.pwritev(self._fd, pieces[:_PIECES_MAX], offset)
+            offset += written
+            pieces = _behind(pieces, written)
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
@@ -127,6 +131,15 @@ class RealFile:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _behind(pieces: tuple[bytes, ...], written: int) -> tuple[bytes, ...]:
+    """What is left of pieces of which so many bytes are written."""
+    for number, piece in enumerate(pieces):
+        if written < len(piece):
+            return (piece[written:], *pieces[number + 1 :])
+        written -= len(piece)
+    return ()
 
 
 class RealDisk:

@@ -71,9 +71,9 @@ def _write(file: DiskFile, summary: Summary, found: Iterable[Frame]) -> None:
     end: list[Frame] = []
     for batch in chain(_batches(found), (end,)):
         encoded = [frames.encode_frame(frame) for frame in batch]
-        header, data = frames.encode_batch(encoded, _GENERATION, lsn, 0)
-        file.write(position, data)
-        position, lsn = position + len(data), header.next_lsn
+        header, pieces = frames.encode_batch(encoded, _GENERATION, lsn, 0)
+        file.write(position, *pieces)
+        position, lsn = position + header.size, header.next_lsn
 
 
 def _batches(found: Iterable[Frame]) -> Iterator[list[Frame]]:

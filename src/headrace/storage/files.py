@@ -56,6 +56,7 @@ from headrace.storage.frames import (
     BlobFrame,
     CreateFrame,
     DocumentsFrame,
+    EncodedFrame,
     Frame,
     RemoveFrame,
     apply_frame,
@@ -157,7 +158,9 @@ class FileStorage:
         disk.make_directory(stream_files.DIRECTORY)
         self.blobs: Blobs = DiskBlobs(disk, sync=sync)
         self._note_syncing()
-        self._committer: Committer[bytes] = Committer(loop, "headrace-journal", self._write, lanes)
+        self._committer: Committer[EncodedFrame] = Committer(
+            loop, "headrace-journal", self._write, lanes
+        )
         self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
         # On a thread of its own: snapshots that are slow to write must not keep the journal full.
         self._carrier = ThreadPoolExecutor(1, "headrace-checkpoint")
@@ -319,7 +322,7 @@ class FileStorage:
         self._unseen_bytes = 0
         self._disk_refusal = self._disk.refusal(self._pinned_bytes + self._segment_bytes)
 
-    def _write(self, batch: list[bytes]) -> None:
+    def _write(self, batch: list[EncodedFrame]) -> None:
         """On the journal's thread, which gets frames encoded: it is to hold up no other."""
         if batch:
             self._journal.write(batch)

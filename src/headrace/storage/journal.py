@@ -18,7 +18,7 @@ import msgspec
 from headrace.errors import StoredBytesDamaged
 from headrace.storage import frames, set_down, whole_files
 from headrace.storage.disk import Disk, DiskFile
-from headrace.storage.frames import BatchHeader, Frame
+from headrace.storage.frames import BatchHeader, EncodedFrame, Frame
 from headrace.storage.set_down import Again
 
 logger = logging.getLogger(__name__)
@@ -101,17 +101,17 @@ class Journal:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def write(self, batch: list[bytes]) -> None:
+    def write(self, batch: list[EncodedFrame]) -> None:
         """Append a batch and sync it; it is durable when this returns."""
-        header, data = self._encode(batch)
+        header, pieces = self._encode(batch)
         current = self._current
-        if current is None or current.position + len(data) > current.size:
-            current = self._rotate(len(data))
-            header, data = self._encode(batch)
-        current.file.write(current.position, data)
+        if current is None or current.position + header.size > current.size:
+            current = self._rotate(header.size)
+            header, pieces = self._encode(batch)
+        current.file.write(current.position, *pieces)
         if self._sync:
             current.file.sync()
-        current.position += len(data)
+        current.position += header.size
         self._proven_lsn = self.durable_lsn
         self.next_lsn = header.next_lsn
         self.durable_lsn = self.next_lsn - 1
@@ -121,7 +121,7 @@ class Journal:
         if self._current is not None and self._proven_lsn < self.durable_lsn:
             self.write([])
 
-    def _encode(self, batch: list[bytes]) -> tuple[BatchHeader, bytes]:
+    def _encode(self, batch: list[EncodedFrame]) -> tuple[BatchHeader, list[bytes]]:
         # Without a sync nothing is known to be durable, so nothing is claimed to be.
         durable_lsn = self.durable_lsn if self._sync else 0
         return frames.encode_batch(batch, self._generation, self.next_lsn, durable_lsn)

@@ -160,9 +160,9 @@ class SimulatedFile:
         self._disk.call("read")
         return bytes(self._node.cached[offset : offset + size])
 
-    def write(self, offset: int, data: bytes) -> None:
-        write = _Write(offset, bytes(data))
-        half = _Write(offset, write.data[: len(data) // 2])
+    def write(self, offset: int, *pieces: bytes) -> None:
+        write = _Write(offset, b"".join(pieces))
+        half = _Write(offset, write.data[: len(write.data) // 2])
         self._disk.call("write", short=lambda: self._node.change(half))
         self._node.change(write)
 
