@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from itertools import count
 from typing import Any
 
@@ -115,6 +117,52 @@ def test_a_stream_is_created_where_that_is_asked_for(http: httpx.Client, name: s
     text = f"{name}/text"
     write(http, [{"value": "1"}], stream=text, createStreams="true", contentType="text/plain")
     assert http.head(f"/v1/stream/{text}").headers["Content-Type"] == "text/plain"
+
+
+def test_what_many_streams_hold_is_asked_in_one_request(http: httpx.Client, name: str) -> None:
+    types = ["application/json", "text/plain"] * 10
+    for number, content_type in enumerate(types):
+        put(http, f"{name}/{number}", content_type=content_type)
+    rows = [{"stream": f"{name}/{n % len(types)}", "value": str(n)} for n in range(60)]
+    before = requests(http)
+    write(http, rows)
+    after = requests(http)
+    assert after["head"] == before["head"]
+    assert after["tails"] == before["tails"] + 1
+    assert stored(http, f"{name}/0") == [0, 20, 40]
+    assert http.get(f"/v1/stream/{name}/1").text == "12141"
+
+
+def test_of_many_streams_the_one_that_is_missing_is_named(http: httpx.Client, name: str) -> None:
+    put(http, f"{name}/there")
+    rows = [{"stream": f"{name}/{which}", "value": "1"} for which in ("there", "missing")]
+    with pytest.raises(StreamProblem, match=rf"{name}/missing: There is no stream"):
+        write(http, rows)
+    with pytest.raises(StreamProblem, match=r"x{5000}: .*4096 bytes"):
+        write(http, [rows[0], {"stream": "x" * 5000, "value": "1"}])
+    write(http, rows, createStreams="true")
+    assert stored(http, f"{name}/missing") == [1]
+
+
+def test_of_many_streams_the_one_that_holds_something_else_is_named(
+    http: httpx.Client, name: str
+) -> None:
+    put(http, f"{name}/json")
+    put(http, f"{name}/text", content_type="text/plain")
+    rows = [{"stream": f"{name}/{which}", "value": "1"} for which in ("json", "text")]
+    with pytest.raises(StreamProblem, match=rf"{name}/text: .*content type is text/plain"):
+        write(http, rows, createStreams="true")
+
+
+def requests(http: httpx.Client) -> Counter[str]:
+    """How many requests of each operation the server has answered."""
+    found = re.findall(
+        r'headrace_requests_total\{operation="(\w+)",.*\} (\d+)', http.get("/metrics").text
+    )
+    counts: Counter[str] = Counter()
+    for operation, number in found:
+        counts[operation] += int(number)
+    return counts
 
 
 def test_a_closed_stream_is_named_and_nothing_is_lost(http: httpx.Client, name: str) -> None:

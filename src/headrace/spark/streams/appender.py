@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.client.calls import ProducerStamp
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Refused
 from headrace.spark.streams.bodies import Chunker, bodies_of
 from headrace.spark.streams.options import WriteOptions
 from headrace.spark.streams.server import Server
@@ -47,6 +47,7 @@ class Appender:
         self._options = options
         self._producer = producer
         self._chunker = Chunker(options.chunk_rows, options.chunk_bytes)
+        self._content_types: dict[str, str] = {}
         self._lanes: list[_Lane] = []
         self._lane_of: dict[str, _Lane] = {}
 
@@ -63,6 +64,25 @@ class Appender:
             lane.end()
         if kind is None:
             self._raise_failure()
+
+    def expect(self, streams: Iterable[str]) -> None:
+        """Learn in one request what lanes would ask for stream by stream."""
+        unknown = [stream for stream in streams if stream not in self._content_types]
+        if len(unknown) < 2:
+            return
+        server = Server(self._options.settings)
+        try:
+            found = server.tails({"stream": stream} for stream in unknown)
+        except Refused:
+            return  # a lane says which stream is meant
+        finally:
+            server.close()
+        wanted = self._options.content_type if self._options.create else None
+        self._content_types |= {
+            stream: tail.content_type
+            for stream, tail in zip(unknown, found, strict=True)
+            if tail.problem is None and wanted in (None, tail.content_type)
+        }
 
     def write(self, stream: str, values: pa.Array) -> None:
         """Take values; what makes a whole chunk goes out."""
@@ -83,7 +103,7 @@ class Appender:
 
     def _next_lane(self) -> _Lane:
         if len(self._lanes) < LANES_MAX:
-            self._lanes.append(_Lane(self._options, self._producer))
+            self._lanes.append(_Lane(self._options, self._producer, self._content_types))
         return self._lanes[len(self._lane_of) % len(self._lanes)]
 
     def _raise_failure(self) -> None:
@@ -105,11 +125,13 @@ class Appender:
 
 
 class _Lane:
-    def __init__(self, options: WriteOptions, producer: Producer | None) -> None:
+    def __init__(
+        self, options: WriteOptions, producer: Producer | None, content_types: dict[str, str]
+    ) -> None:
         self._options = options
         self._producer = producer
         self._server = Server(options.settings)
-        self._content_types: dict[str, str] = {}
+        self._content_types = content_types  # what is known of any lane's streams
         self._next_seq: dict[str, int] = {}
         self._waiting: queue.Queue[tuple[str, pa.Array] | None] = queue.Queue(_WAITING_MAX)
         self.rows = self.appends = self.repeated = 0

@@ -73,7 +73,9 @@ class _Writer:
         settle()
         with Appender(self._options, producer) as appender:
             for rows in gathered(batches, _GATHERED_ROWS, _GATHERED_BYTES):
-                for stream, values in self._by_stream(rows):
+                found = list(self._by_stream(rows))
+                appender.expect(stream for stream, _ in found)
+                for stream, values in found:
                     appender.write(stream, values)
             appender.flush()
         return Written(partition, appender.rows, appender.appends, appender.repeated)
