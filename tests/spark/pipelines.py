@@ -21,6 +21,7 @@ from headrace.spark.pipelines import (
     compact,
     postgres_to_stream,
     replay,
+    sessions,
     stream_to_postgres,
 )
 from headrace.spark.pipelines.base import Run
@@ -44,6 +45,7 @@ class Place:
             return {
                 "stream-to-postgres": self._rows(),
                 "postgres-to-stream": self._messages(client),
+                "sessions": self._figures(client),
                 "archive": self._archived(),
                 "replay": self._replayed(client),
                 "compact": self._compacted(client),
@@ -108,6 +110,18 @@ class Place:
         names = (f"/{self._name}/{number}" for number in range(_SESSIONS))
         return [json.loads(client.stream(name).snapshot().data) for name in names]
 
+    def _figures(self, client: Client) -> list[Any]:
+        stream = f"{self._name}-minutes"
+        self._run(sessions, bucket=self._name, postgres=self._postgres, stream=stream)
+        with psycopg.connect(self._postgres) as connection:
+            rows = connection.execute(
+                "select session, minute::text, events, active_users, answers, latency_ms"
+                " from session_minutes order by 1, 2"
+            ).fetchall()
+        told = {message["key"]: message["value"] for message in client.stream(stream).read_json()}
+        assert sorted(value["events"] for value in told.values()) == sorted(r[2] for r in rows)
+        return self._by_stream(rows)
+
     @property
     def _table(self) -> Path:
         return self._home / "table"
@@ -119,12 +133,17 @@ class Place:
 
 
 def _event(session: int, number: int) -> dict[str, Any]:
-    return {
-        "key": f"msg:{number % _KEYS}",
-        "type": "message",
-        "operation": "set",
-        "value": {"session": session, "n": number, "text": "é\n" * (number % 3)},
+    value = {
+        "session": session,
+        "n": number,
+        "text": "é\n" * (number % 3),
+        "at": f"2026-11-15T10:{number // 20:02}:{number % 20 * 3:02}Z",
+        "user": f"user-{number % 3}",
+        "role": "assistant" if number % 2 else "user",
     }
+    return {
+        "key": f"msg:{number % _KEYS}", "type": "message", "operation": "set", "value": value
+    }  # fmt: skip
 
 
 def main(master: str, home: str, server: str, postgres: str) -> None:

@@ -99,6 +99,7 @@ def test_every_pipeline_gives_on_a_cluster_what_it_gives_on_one_machine(
     assert {name: len(result) for name, result in here.items()} == {
         "stream-to-postgres": 240,
         "postgres-to-stream": 120,
+        "sessions": 12,
         "archive": 240,
         "replay": 6,
         "compact": 6,

@@ -70,3 +70,25 @@ def test_sessions_become_figures_per_minute_in_postgres_and_in_a_stream(
     latest = {message["key"]: message["value"] for message in stored(http, "figures/minutes")}
     assert latest["/sessions/s1 2026-11-15T10:01Z"]["events"] == 2
     assert len(latest) == 3
+
+
+def test_after_a_lost_checkpoint_the_figures_are_written_again(
+    spark: SparkSession, http: httpx.Client, database: str, tmp_path: Path
+) -> None:
+    http.put("/lost-figures")
+    http.put("/lost-figures/s1", headers=JSON)
+    append(http, "/lost-figures/s1", [event("00:01", "user", "alice")])
+    config = sessions.Config(
+        server=str(http.base_url).rstrip("/"),
+        bucket="lost-figures",
+        postgres=database,
+        stream="figures/lost",
+    )
+    run(spark, config, tmp_path / "first")
+    with psycopg.connect(database) as connection:
+        connection.execute("truncate session_minutes")
+        connection.commit()
+        run(spark, config, tmp_path / "second")
+        assert connection.execute("select events from session_minutes").fetchall() == [(1,)]
+    first, second = stored(http, "figures/lost")
+    assert first == second

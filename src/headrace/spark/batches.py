@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -20,6 +21,14 @@ class BatchOfTask:
     query: str
     batch: int
     partition: int
+
+
+def current_query(session: SparkSession) -> str:
+    """The query whose batch the driver is handling, inside foreachBatch."""
+    query: str | None = session.sparkContext.getLocalProperty(_QUERY_ID)
+    if query is None:
+        raise RuntimeError(f"Spark did not say which query this is: it has no {_QUERY_ID}.")
+    return query
 
 
 def current_batch() -> BatchOfTask:

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.spark.batches import current_query
 from headrace.spark.pipelines.base import Pipeline, Run, local_postgres
 from headrace.spark.pipelines.reading import StreamsConfig, messages
 
@@ -45,10 +46,12 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     minutes = by_minute(events(messages(spark, config)), config)
 
     def write(changed: DataFrame, batch: int) -> None:
+        # Of the checkpoint: after its loss all is written again, not taken for what is in.
+        writer = f"sessions-{current_query(changed.sparkSession)}"
         changed.persist()
         try:
-            _to_postgres(changed, config, batch)
-            _to_stream(changed, config, batch)
+            _to_postgres(changed, config, writer, batch)
+            _to_stream(changed, config, f"{writer}-{batch}")
         finally:
             changed.unpersist()
 
@@ -115,15 +118,15 @@ def _waits(turns: Column) -> Column:
     )
 
 
-def _to_postgres(changed: DataFrame, config: Config, batch: int) -> None:
+def _to_postgres(changed: DataFrame, config: Config, writer: str, batch: int) -> None:
     options = {
-        "url": config.postgres, "table": config.table, "mode": "upsert", "writer": "sessions",
+        "url": config.postgres, "table": config.table, "mode": "upsert", "writer": writer,
         "keys": "session,minute", "batch": str(batch),
     }  # fmt: skip
     changed.write.format("headrace_postgres").options(**options).mode("append").save()
 
 
-def _to_stream(changed: DataFrame, config: Config, batch: int) -> None:
+def _to_stream(changed: DataFrame, config: Config, producer: str) -> None:
     """A State Protocol change per minute, so that a browser can fold and chart it."""
     key = F.concat_ws(" ", "session", F.date_format("minute", "yyyy-MM-dd'T'HH:mm'Z'"))
     message = F.struct(
@@ -137,7 +140,7 @@ def _to_stream(changed: DataFrame, config: Config, batch: int) -> None:
     )
     options = {
         "url": config.server, "stream": config.stream, "createStreams": "true",
-        "producerId": f"sessions-{batch}",
+        "producerId": producer,
     }  # fmt: skip
     if config.token:
         options["token"] = config.token
