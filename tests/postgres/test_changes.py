@@ -199,6 +199,61 @@ def test_a_large_transaction_is_cut_into_batches_and_read_again_alike(database: 
         assert consumer.is_quiet()
 
 
+def test_a_batch_that_begins_inside_a_transaction_is_filled(database: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items select n, 't', '' from generate_series(1, 5000) n")
+        consumer.take(10, batch=10)
+        found = consumer.feed.next_batch(
+            consumer.at, rows_max=4000, bytes_max=1 << 24, wait_secs=20
+        )
+        assert len(found.changes) == 4000
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_batch_that_ends_with_its_transaction_loses_nothing_of_the_next(
+    database: str, restarts: bool
+) -> None:
+    """The end of the transaction is then all that comes, and is a position of its own."""
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items select n, 't', '' from generate_series(1, 20) n")
+        consumer.take(20, batch=20)
+        found = consumer.feed.next_batch(consumer.at, rows_max=20, bytes_max=1 << 24, wait_secs=0.3)
+        assert not found.changes
+        if restarts:
+            consumer.restart()  # before it has written that down
+        else:
+            consumer.at = found.end
+            assert consumer.is_quiet()
+        execute(database, "insert into items values (21, 't', '')")
+        assert [value(change)["id"] for change in consumer.take(1)] == [21]
+
+
+def test_transactions_that_wait_come_together(database: str) -> None:
+    """However small each is: a backlog is read at the speed of the reader."""
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items values (0, 't', '')")
+        consumer.take(1)
+        inserts = [f"insert into items values ({n}, 't', '')" for n in range(1, 1001)]
+        execute(database, *inserts)
+        with psycopg.connect(database, autocommit=True) as connection:
+            sent = (
+                "select sent_lsn >= (select pg_current_wal_flush_lsn()) from pg_stat_replication"
+                " where application_name = %s"
+            )
+            name = f"headrace slot_{database.rpartition('/')[2]}"
+            eventually(
+                lambda: connection.execute(sent, (name,)).fetchone() == (True,),
+                "everything sent to the reader",
+            )
+        found = consumer.feed.next_batch(
+            consumer.at, rows_max=5000, bytes_max=1 << 24, wait_secs=20
+        )
+        assert len(found.changes) == 1000
+
+
 def test_a_small_bound_in_bytes_ends_a_batch(database: str) -> None:
     execute(database, ITEMS)
     with consuming(database, "items") as consumer:

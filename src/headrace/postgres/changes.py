@@ -133,6 +133,8 @@ class ChangeFeed:
     ) -> Batch:
         """The batch after `start`, which is durable at the consumer; empty after `wait_secs`.
 
+        An empty one may end behind `start`, at the end of a transaction whose changes are taken.
+
         With `until`, a position in the log, it is empty only once everything before it was given.
         """
         bounds = _Bounds(rows_max, bytes_max, wait_secs, until)
@@ -225,15 +227,17 @@ class ChangeFeed:
             else:
                 deadline = time.monotonic() + _ASK_AGAIN_SECS
                 reader.acknowledge(start.lsn)
-        if not collected.changes:
+        end = collected.position
+        # The last batch may have ended with its transaction: then that end is all there is so far.
+        has_left = start.skip > 0 and end.lsn > start.lsn
+        if not collected.changes and not has_left:
             # Nothing for us up to here: let Postgres have its log back, though we stay where we
             # are. A quiet table beside a busy one would otherwise hold the log for ever.
             if reader.sent_lsn > start.lsn and not collected.is_inside:
                 reader.acknowledge(reader.sent_lsn)
-            self._read_to = start
-            return Batch(start, start, [])
-        self._read_to = collected.position
-        return Batch(start, collected.position, collected.changes)
+            end = start
+        self._read_to = end
+        return Batch(start, end, collected.changes)
 
     def _reader_at(self, start: Position) -> Replication:
         if self._reader is not None and self._read_to == start:
@@ -287,8 +291,8 @@ class _Collector:
         self.position = start
         self.changes: list[Change] = []
         self.size_bytes = 0
-        self.is_inside = False
         self._behind = start.skip  # changes of the first transaction that were taken before
+        self.is_inside = start.skip > 0
         self._told: list[Change] = []  # changes of shape, told with the row they come before
 
     def take(self, messages: list[Any]) -> None:

@@ -82,10 +82,9 @@ class Replication:
                 if message[0] == _KEEPALIVE:
                     self.sent_lsn = max(self.sent_lsn, _KEEPALIVE_BODY.unpack_from(message)[0])
             elif length == 0:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                remaining = max(0.0, deadline - time.monotonic())
+                if not select.select([self._pq.socket], [], [], remaining)[0]:
                     return None
-                select.select([self._pq.socket], [], [], remaining)
                 self._pq.consume_input()
             else:
                 reason = self._pq.get_error_message()
