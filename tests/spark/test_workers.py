@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, Written, write
 from headrace.spark.postgres_sessions import KeptConnection
-from headrace.spark.workers import is_reused
+from headrace.spark.workers import is_reused, kept_awake
+from headrace.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -128,3 +133,57 @@ def test_only_a_worker_of_spark_takes_its_modules_from_the_collector(is_worker: 
 def test_spark_marks_the_workers_it_reuses(spark: SparkSession) -> None:
     """The mark is an internal of Spark."""
     assert spark.sparkContext.parallelize([0], 1).map(lambda _: is_reused()).collect() == [True]
+
+
+class WorkerSource(DataSource):
+    """A row for each task: the process that it ran in."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "workers"
+
+    def schema(self) -> str:
+        return "pid long"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return WorkerReader()
+
+
+class WorkerReader(DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        yield (os.getpid(),)
+
+
+def test_what_keeps_workers_awake_runs_where_a_data_source_does(spark: SparkSession) -> None:
+    """Spark has several sets of workers; a task of another set would keep the wrong ones."""
+    spark.dataSource.register(WorkerSource)
+    sources = {row.pid for row in spark.read.format("workers").load().collect()}
+
+    def pids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getpid()]})
+
+    kept = spark.range(0, 2, 1, 2).mapInArrow(pids, "pid long").collect()
+    assert {row.pid for row in kept} <= sources
+
+
+def test_workers_are_kept_awake_until_it_ends(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[Any, ...]] = []
+    range_of = SparkSession.range
+
+    def counted(*given: Any) -> DataFrame:
+        begun.append(given)
+        return range_of(*given)
+
+    monkeypatch.setattr(SparkSession, "range", counted)
+    with kept_awake(spark, every_secs=0.01):
+        eventually(lambda: len(begun) > 2, "tasks that keep workers awake")
+    threads = [thread for thread in threading.enumerate() if thread.name == "awake"]
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()

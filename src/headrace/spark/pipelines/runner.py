@@ -28,6 +28,7 @@ from headrace.spark.pipelines.base import ConfigFile, Pipeline, PipelineConfig, 
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
 from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.session import build_session
+from headrace.spark.workers import kept_awake
 
 _REPORT_SECS = 1.0
 _FIRST_PAUSE_SECS = 1.0
@@ -69,8 +70,10 @@ def run_pipelines(
         for each in begun:
             publishing.enter_context(each.publisher())
         session = build_session(f"headrace {title}", master=master, conf=spark_conf)
+        goes_on = any(not work.run.once for work in works)
         try:
-            run_all(session, begun, stopping, watch)
+            with kept_awake(session) if goes_on else nullcontext():
+                run_all(session, begun, stopping, watch)
         finally:
             for each in begun:
                 each.write()
