@@ -32,14 +32,21 @@ def run(console: Console, patterns: list[str], rounds: int | None, *, small: boo
         "rounds": rounds or sizes.rounds,
     }
     found: list[BoundedResult] = []
-    with running(sizes) as place:
-        for row in _rows(place, patterns):
-            console.print(row.name)
-            found.append(measure(row, rounds or sizes.rounds, place.server.pid))
-    if not found:
-        raise SystemExit(f"no row matches {' '.join(patterns)}")
+    try:
+        with running(sizes) as place:
+            for row in _rows(place, patterns):
+                console.print(row.name)
+                found.append(measure(row, rounds or sizes.rounds, place.server.pid))
+        if not found:
+            raise SystemExit(f"no row matches {' '.join(patterns)}")
+    finally:
+        # Whatever a row fails of, those before it were measured.
+        if found:
+            _keep(console, facts, found, "-quick" if small else "-partial" if patterns else "")
+
+
+def _keep(console: Console, facts: dict[str, Any], found: list[BoundedResult], suffix: str) -> None:
     _show(console, facts, found)
-    suffix = "-quick" if small else "-partial" if patterns else ""
     path = RESULTS / f"{facts['date']}-pipelines{suffix}.json"
     path.parent.mkdir(exist_ok=True)
     document = {"machine": facts, "rows": [result.to_json() for result in found]}

@@ -17,7 +17,7 @@ from headrace.spark.streams.server import Server
 
 BUCKET = "bench-compact"
 CHANGE = (
-    'concat(\'{"type":"item","key":"\', id % {keys}, \'","value":{{"n":\', id, \'}},'
+    'concat(\'{{"type":"item","key":"\', id % {keys}, \'","value":{{"n":\', id, \'}},'
     '"headers":{{"operation":"upsert"}}}}\') value'
 )
 
