@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.pipelines.measuring import BoundedRow, Done, Work, tree_cpu_seconds
+from bench.pipelines.measuring import BoundedRow, Done, Work, own_cpu_seconds
 from bench.pipelines.place import Place
 from bench.rows.base import Metric
 from headrace.client import Settings
@@ -34,9 +34,9 @@ def rows(place: Place) -> Iterator[BoundedRow]:
 
 
 def _watch() -> Done:
-    before = tree_cpu_seconds()
+    before = own_cpu_seconds()
     time.sleep(WATCHED_SECS)
-    spent = tree_cpu_seconds() - before
+    spent = sum(secs - before.get(pid, 0.0) for pid, secs in own_cpu_seconds().items())
     return Done(int(WATCHED_SECS), {"cpu_percent": spent / WATCHED_SECS * 100})
 
 

@@ -136,6 +136,19 @@ def _sample(work: Work, server_pid: int) -> Sample:
 
 def tree_cpu_seconds() -> float:
     """User and system time of this process and all below it, those that have ended included."""
+    return sum(map(sum, _tree_times().values()))
+
+
+def own_cpu_seconds() -> dict[int, float]:
+    """The same process by process, without what those that have ended took.
+
+    Of some that end nobody learns what they took, so that the sum of all of them may shrink.
+    """
+    return {pid: sum(times[:2]) for pid, times in _tree_times().items()}
+
+
+def _tree_times() -> dict[int, list[float]]:
+    """Of this process and all below it: user and system time, own and of children that ended."""
     parents, spent = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -144,11 +157,11 @@ def tree_cpu_seconds() -> float:
             continue  # it has ended
         pid = int(stat.parent.name)
         parents[pid] = int(fields[1])
-        spent[pid] = sum(map(int, fields[11:15])) / TICKS_PER_SECOND
+        spent[pid] = [int(ticks) / TICKS_PER_SECOND for ticks in fields[11:15]]
     ours = {os.getpid()}
     for pid in sorted(parents):  # a child is rarely older than its parent, but numbers wrap
         ours |= {pid} if _is_below(pid, parents, ours) else set()
-    return sum(spent[pid] for pid in ours)
+    return {pid: spent[pid] for pid in ours}
 
 
 def _is_below(pid: int, parents: dict[int, int], ours: set[int]) -> bool:
