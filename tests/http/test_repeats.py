@@ -18,7 +18,8 @@ from headrace.testing.raw import RawConnection, request_bytes
 from headrace.testing.server import ServerProcess
 
 BODY_BYTES_MAX = 300
-LIMITS = ReaderLimits(body_bytes_max=BODY_BYTES_MAX)
+URL_BYTES_MAX = 100
+LIMITS = ReaderLimits(body_bytes_max=BODY_BYTES_MAX, url_bytes_max=URL_BYTES_MAX)
 MASTHEAD = Masthead(SystemClock(), CorsPolicy(("*",)))
 TEXT = "text/plain"
 
@@ -53,11 +54,16 @@ def read_together(sent: list[bytes]) -> tuple[list[Any], str | None]:
 
 
 def append(
-    seq: str = "0", length: str | None = None, body: bytes = b"x", before: str = "", after: str = ""
+    seq: str = "0",
+    length: str | None = None,
+    body: bytes = b"x",
+    before: str = "",
+    after: str = "",
+    target: str = "/v1/stream/a",
 ) -> bytes:
     size = str(len(body)) if length is None else length
     lines = [
-        "POST /v1/stream/a HTTP/1.1", "Host: localhost", before, "Content-Type: text/plain",
+        f"POST {target} HTTP/1.1", "Host: localhost", before, "Content-Type: text/plain",
         f"Producer-Seq: {seq}", f"Content-Length: {size}", after,
     ]  # fmt: skip
     head = "".join(f"{line}\r\n" for line in lines if line)
@@ -74,10 +80,16 @@ FIELDS = st.sampled_from([
     "", "producer-seq: 7", "content-length: 1", "X-Producer-Seq: 1", "Expect: 100-continue",
     "Connection: close", "X: \tProducer-Seq: 3", "CONTENT-LENGTH: 12", "X-Content-Length: 1",
 ])  # fmt: skip
-WHOLE = st.builds(append, SEQS, st.none(), BODIES, FIELDS, FIELDS)
+TARGETS = st.sampled_from([
+    "/v1/stream/a", "/v1/stream/b", "/b", "/", "", "*", "a", "//", "/a b", "/a  b", "/a?b", "/a#b",
+    "/%2f%", "/\u00e9", "/\x00", "/\t", "/\x7f", '/"', "/<>", "http://h/a", "/a HTTP/1.1\r\nX: y",
+    "/" + "a" * (URL_BYTES_MAX - 1), "/" + "a" * URL_BYTES_MAX, "/" + "a" * 3000,
+])  # fmt: skip
+WHOLE = st.builds(append, SEQS, st.none(), BODIES, FIELDS, FIELDS, TARGETS)
+ALIKE = st.builds(append, st.just("1"), target=TARGETS)
 
 
-@given(st.lists(WHOLE, min_size=2, max_size=6))
+@given(st.lists(WHOLE, min_size=2, max_size=6) | st.lists(ALIKE, min_size=2, max_size=6))
 @example([append("1", body=b"a"), append("2", body=b"bc"), append("10", body=b"d" * 200)])
 @example([append("1"), append("2", body=b"y" * BODY_BYTES_MAX), append("3", body=b"z" * 301)])
 @example([append("1"), append("2", body=b"")])
@@ -97,6 +109,22 @@ def test_where_the_packets_end_changes_nothing(sent: list[bytes], cuts: list[int
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     pieces = [stream[a:b] for a, b in pairwise(edges)]
     assert read_together(pieces) == read_together([stream])
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_requests_that_differ_in_their_stream_are_not_parsed_again(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = new_reader()
+    reader.feed(append("1"))
+    monkeypatch.setattr(RequestReader, "_parse", lambda reader, data: pytest.fail("parsed"))
+    targets = [f"/v1/stream/{number % count}" for number in range(3 * count)]
+    for target in targets:
+        reader.feed(append("2", target=target))
+    assert [request.target.decode() for request in reader.ready] == ["/v1/stream/a", *targets]
+    kin_of = {request.target: request.kin for request in reader.ready}
+    assert all(request.kin is kin_of[request.target] for request in reader.ready)
+    assert len({id(kin) for kin in kin_of.values()}) == min(count, 32) + 1 + (count > 32)
 
 
 def test_a_length_that_does_not_match_waits_for_the_rest() -> None:
@@ -146,6 +174,22 @@ def test_a_stream_that_goes_and_comes_back_under_a_writer(server: ServerProcess,
         assert connection.request("GET", path).body == b"xx"
         connection.request("POST", path, Stream_Closed="true")
         assert write() == 409
+
+
+def test_a_writer_goes_round_streams_and_each_gets_its_own(server: ServerProcess) -> None:
+    streams = [f"/v1/stream/round/{number}" for number in range(40)]
+    with RawConnection(server.port) as connection:
+        for number, path in enumerate(streams):
+            kind = "application/json" if number == 7 else TEXT
+            connection.request("PUT", path, Content_Type=kind)
+        connection.request("POST", streams[3], Stream_Closed="true")
+        for turn in (b"1", b"2", b"3"):
+            for number, path in enumerate([*streams, "/v1/stream/round/none"]):
+                answer = connection.request("POST", path, turn, Content_Type=TEXT)
+                assert answer.status == {3: 409, 7: 409, 40: 404}.get(number, 204)
+        assert connection.request("GET", streams[0]).body == b"123"
+        assert connection.request("GET", streams[39]).body == b"123"
+        assert connection.request("GET", streams[7]).body == b"[]"
 
 
 def test_a_bucket_that_goes_away_is_said_to_be_gone(server: ServerProcess) -> None:

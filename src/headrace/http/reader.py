@@ -127,7 +127,7 @@ class RequestReader:
         self._feed_bytes = 0
         self._upgrading = False
         self._begun = False
-        self._repeats = Repeats(min(SMALL_BODY_BYTES, limits.body_bytes_max))
+        self._repeats = Repeats(min(SMALL_BODY_BYTES, limits.body_bytes_max), limits.url_bytes_max)
         self.ready: deque[Request] = deque()
         self.refusal: HeadraceError | None = None
         self.expects_continue = False

@@ -1,9 +1,10 @@
 """Appends like the one before: found by comparing bytes, without parsing them again.
 
 A writer sends the same head over and over; only the values of Producer-Seq and Content-Length
-move on. What is remembered comes from a request that was parsed and checked in full. Whatever
-matches it is that head byte for byte, but for the digits of those two fields, so every check of
-the parser and the reader holds for it too.
+move on, and the stream, if it writes to several. What is remembered comes from a request that was
+parsed and checked in full. Whatever matches it is that head byte for byte, but for the digits of
+those two fields and a target of plain characters, so every check of the parser and the reader
+holds for it too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from headrace.protocol.headers import Headers
 _HEAD_BYTES_MAX: Final = 2048  # what the memory of a head may cost an idle connection
 _DIGITS_MAX: Final = 16
 _ATTEMPTS: Final = 16  # heads remembered in vain, one after another, before a client is left alone
+_METHOD: Final = b"POST "
+_TARGETS_MAX: Final = 32  # of which a connection remembers how they were answered
+# What a parser cannot take for anything but part of a path, and a router not for a query.
+_PLAIN: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/-._~%!$&'()*+,;=:@"
 _LENGTH: Final = b"content-length"
 _SEQ: Final = b"producer-seq"
 
@@ -30,28 +35,33 @@ class _Gap(NamedTuple):
 
 
 class Repeats:
-    """The last append of a connection, and what is like it."""
+    """The last append of a connection that was parsed, and what is like it."""
 
     __slots__ = (
         "_after",
         "_attempts",
         "_before",
+        "_behind_target",
         "_between",
         "_body_bytes_max",
         "_first",
         "_first_digits",
+        "_kin_of",
         "_model",
         "_second",
         "_second_digits",
+        "_target_end_max",
     )
 
-    def __init__(self, body_bytes_max: int) -> None:
+    def __init__(self, body_bytes_max: int, url_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max
+        self._target_end_max = len(_METHOD) + min(url_bytes_max, _HEAD_BYTES_MAX)
         self._attempts = _ATTEMPTS
         self._model: Request | None = None
         # The head in pieces, the fields whose digits stand between them, and how many digits
         # they had. Without a second field the head ends with `_between`.
-        self._before = self._between = self._after = b""
+        self._before = self._behind_target = self._between = self._after = b""
+        self._kin_of: dict[bytes, Kin] = {}
         self._first = _LENGTH
         self._second: bytes | None = None
         self._first_digits = self._second_digits = 0
@@ -59,9 +69,17 @@ class Repeats:
     def match(self, data: bytes) -> Request | None:
         """The append that `data` is, if it is like the last, whole and with nothing behind it."""
         model, before, between = self._model, self._before, self._between
-        start = len(before)
-        if model is None or data[:start] != before:
+        if model is None:
             return None
+        target, kin, start = model.target, model.kin, len(before)
+        if data[:start] != before:
+            end = self._target_end(data)
+            if not end:
+                return None
+            target, start = data[len(_METHOD) : end], end + len(self._behind_target)
+            kin = self._kin_of.get(target)
+            if kin is None and len(self._kin_of) < _TARGETS_MAX:
+                kin = self._kin_of[target] = Kin()
         count = _count_digits(data, start, self._first_digits, between)
         if not count:
             return None
@@ -84,9 +102,17 @@ class Repeats:
         if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:
             return None
         self._attempts = _ATTEMPTS
-        return Request(
-            model.method, model.target, headers, body, model.client, monotonic(), model.kin
-        )
+        return Request(model.method, target, headers, body, model.client, monotonic(), kin)
+
+    def _target_end(self, data: bytes) -> int:
+        """Where another target ends, if that is all that tells the head from the last; or 0."""
+        begin, behind = len(_METHOD), self._behind_target
+        end = data.find(b" ", begin, self._target_end_max + 1)
+        if end <= begin or data[end : end + len(behind)] != behind:
+            return 0
+        if data[: begin + 1] != b"POST /" or data[begin:end].translate(None, _PLAIN):
+            return 0
+        return end
 
     def learn(self, data: bytes, request: Request) -> None:
         """`data` was parsed, and was nothing but `request`: expect more like it."""
@@ -102,6 +128,8 @@ class Repeats:
         first = length if seq is None else min(length, seq)
         last = length if seq is None else max(length, seq)
         self._before, self._after = head[: first.start], head[last.end :]
+        self._behind_target = head[head.find(b" ", len(_METHOD)) : first.start]
+        self._kin_of = {}
         self._between = self._after if seq is None else head[first.end : last.start]
         self._first, self._second = first.name, None if seq is None else last.name
         self._first_digits, self._second_digits = first.end - first.start, last.end - last.start
