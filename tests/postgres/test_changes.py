@@ -14,7 +14,7 @@ import pytest
 from headrace.postgres.changes import Batch, ChangeFeed, Position
 from headrace.postgres.pgoutput import Change
 from headrace.postgres.server import PostgresServer
-from headrace.postgres.slots import Slot, SlotError
+from headrace.postgres.slots import Generation, Slot, SlotError
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import UNSYNCED, private_postgres
 
@@ -400,3 +400,168 @@ def test_the_feed_outlasts_a_crash_of_postgres() -> None:
             server.start()
             execute(server.url, "insert into items values (2)")
             assert [value(change)["id"] for change in consumer.take(1)] == [2]
+
+
+def changes_after(consumer: Consumer, start: Position) -> list[tuple[str, str | None]]:
+    """What is there, up to a pause."""
+    found: list[Change] = []
+    while True:
+        batch = consumer.feed.next_batch(start, rows_max=100, bytes_max=1 << 24, wait_secs=0.5)
+        if batch.end == start:
+            return [(change.op, change.key) for change in found]
+        found += batch.changes
+        start = batch.end
+
+
+def test_a_recovery_that_fails_while_it_copies_begins_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot without its snapshot must not be taken for the one that was lost."""
+    execute(database, ITEMS, "insert into items values (1), (2)")
+    with consuming(database, "items") as consumer:
+        consumer.take(2)
+        assert consumer.is_quiet()
+        consumer.feed.close()
+        execute(
+            database,
+            f"select pg_drop_replication_slot('{consumer.feed.slot.name}')",
+            "delete from items where id = 1",
+            "insert into items values (3)",
+        )
+        stage, failed = Slot._stage, list[str]()
+
+        def fails_once(slot: Slot, connection: psycopg.Connection, lsn: str) -> Generation:
+            if not failed:
+                failed.append(lsn)
+                raise psycopg.OperationalError("the connection was ended")
+            return stage(slot, connection, lsn)
+
+        monkeypatch.setattr(Slot, "_stage", fails_once)
+        consumer.restart()
+        assert changes_after(consumer, consumer.at) == [
+            ("reset", None), ("snapshot", '{"id":2}'), ("snapshot", '{"id":3}')
+        ]  # fmt: skip
+        assert failed
+
+
+def test_a_table_that_is_rewritten_while_it_is_copied_is_copied_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = "create table others (id int primary key)"
+    execute(database, ITEMS, others, "insert into others values (1), (2)")
+    stage_table, rewritten = Slot._stage_table, list[str]()
+
+    def slow(slot: Slot, connection: psycopg.Connection, table: str, first: int) -> int:
+        rows = stage_table(slot, connection, table, first)
+        if table == "public.items" and not rewritten:
+            rewritten.append(table)
+            execute(database, "alter table others alter column id type bigint")
+        return rows
+
+    monkeypatch.setattr(Slot, "_stage_table", slow)
+    with consuming(database, "items", "others") as consumer:
+        assert [change.key for change in consumer.take(2)] == ['{"id":1}', '{"id":2}']
+        assert rewritten
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_snapshot_keeps_the_columns_it_was_taken_with(database: str, drops: bool) -> None:
+    execute(database, ITEMS, "insert into items values (1, 't1', 'b1'), (2, 't2', 'b2')")
+    with consuming(database, "items") as consumer:
+        consumer.take(1, batch=1)
+        if drops:
+            execute(database, "alter table items drop column title")
+        execute(
+            database,
+            "alter table items add column price text",
+            "insert into items (id, price) values (3, 'p')",
+        )
+        assert value(consumer.take(1, batch=1)[0]) == {"id": 2, "title": "t2", "body": "b2"}
+        schema, inserted = consumer.take(2)
+        assert schema.op == "schema"
+        assert value(inserted)["price"] == "p"
+
+
+def test_a_batch_inside_a_transaction_that_alters_a_table_is_read_again_alike(
+    database: str,
+) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        with psycopg.connect(database) as connection:
+            connection.execute("insert into items values (1)")
+            connection.execute("alter table items add column price text")
+            connection.execute("insert into items values (2)")
+            connection.execute("insert into items values (3)")
+        first = consumer.feed.next_batch(consumer.at, rows_max=3, bytes_max=1 << 24, wait_secs=20)
+        assert [change.op for change in first.changes] == ["insert", "schema", "insert"]
+        second = consumer.feed.next_batch(first.end, rows_max=9, bytes_max=1 << 24, wait_secs=20)
+        assert [change.op for change in second.changes] == ["insert"]
+        consumer.restart()
+        assert consumer.feed.reread(first.start, first.end) == first.changes
+        consumer.restart()
+        assert consumer.feed.reread(second.start, second.end) == second.changes
+
+
+def test_a_slot_that_is_lost_without_a_snapshot_to_go_on_from_is_an_error(database: str) -> None:
+    execute(database, ITEMS)
+    slot = Slot(database, "lost_" + database.rpartition("/")[2], ["items"], snapshot=False)
+    feed = ChangeFeed(slot)
+    start = feed.begin()
+    feed.close()
+    execute(database, f"select pg_drop_replication_slot('{slot.name}')")
+    with pytest.raises(SlotError, match="is lost"):
+        ChangeFeed(slot).next_batch(start, rows_max=9, bytes_max=1 << 24, wait_secs=0)
+
+
+def test_a_slot_that_had_a_snapshot_may_be_begun_without(database: str) -> None:
+    execute(database, ITEMS, "insert into items values (1), (2)")
+    with consuming(database, "items") as consumer:
+        consumer.take(2)
+        assert consumer.is_quiet()
+        name = consumer.feed.slot.name
+    feed = ChangeFeed(Slot(database, name, ["items"], snapshot=False))
+    start = feed.begin()
+    execute(database, "insert into items values (3)")
+    found = feed.next_batch(start, rows_max=9, bytes_max=1 << 24, wait_secs=20)
+    feed.close()
+    assert [change.key for change in found.changes] == ['{"id":3}']
+
+
+@pytest.mark.parametrize(
+    ("tables", "key"),
+    [
+        (["create table items (id int primary key, t text) partition by range (id)",
+          "create table items_a partition of items for values from (0) to (100)"], '{"id":1}'),
+        (["create table items (id int, t text, primary key (id) include (t))"], '{"id":1}'),
+        (["create table items (id int, t text)", "alter table items replica identity full"],
+         '{"id":1,"t":"a"}'),
+    ],
+)  # fmt: skip
+def test_a_row_has_one_table_and_one_key_in_snapshot_and_log(
+    database: str, tables: list[str], key: str
+) -> None:
+    execute(database, *tables, "insert into items values (1, 'a')")
+    with consuming(database, "items") as consumer:
+        taken = consumer.take(1)
+        execute(database, "delete from items", "insert into items values (1, 'a')")
+        taken += consumer.take(2)
+        assert [change.op for change in taken] == ["snapshot", "delete", "insert"]
+        assert {(change.table, change.key) for change in taken} == {("public.items", key)}
+
+
+def test_a_large_key_is_told_with_an_update_that_leaves_it(database: str) -> None:
+    execute(
+        database,
+        "create table items (id text primary key, n int)",
+        "alter table items alter column id set storage external",
+    )
+    with consuming(database, "items") as consumer:
+        execute(
+            database,
+            "insert into items values (repeat('0123456789abcdef', 150), 1)",
+            "update items set n = 2",
+        )
+        inserted, updated = consumer.take(2)
+        assert updated.op == "update"
+        assert updated.key == inserted.key
+        assert value(updated) == value(inserted) | {"n": 2}

@@ -51,8 +51,6 @@ def test_a_batch_that_comes_again_changes_nothing(table: str) -> None:
     assert write(target(table), claim, [batch((1, "a", None))]).rows == 1
     again = write(target(table), claim, [batch((1, "a", None))])
     assert (again.rows, again.was_in) == (0, True)
-    late = write(target(table), Claim("w", "query", 0, 4), [batch((9, "late", None))])
-    assert late.was_in
     assert write(target(table), Claim("w", "query", 1, 5), [batch((2, "b", None))]).rows == 1
     assert [row[0] for row in stored(table)] == [1, 2]
 
@@ -123,10 +121,12 @@ def test_two_attempts_at_one_partition_write_it_once(table: str) -> None:
     assert len(stored(table)) == 500
 
 
-def test_an_older_batch_after_a_newer_one_is_refused(table: str) -> None:
+@pytest.mark.parametrize("partition", [0, 1])
+def test_an_older_batch_after_a_newer_one_is_refused(table: str, partition: int) -> None:
+    """Not taken for what is in: of an old copy of a checkpoint it may have other rows."""
     write(target(table), Claim("w", "query", 0, 6), [batch(ONE)])
     with pytest.raises(SinkError, match="comes late: batch 6 is in"):
-        write(target(table), *cut("", 1, TWO))
+        write(target(table), *cut("", partition, TWO))
 
 
 def test_rows_with_a_key_may_come_again_cut_differently(table: str) -> None:

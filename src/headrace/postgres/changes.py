@@ -21,6 +21,7 @@ from headrace.postgres.pgoutput import (
     Commit,
     Decoder,
     Described,
+    Relation,
     lsn_number,
     lsn_text,
 )
@@ -108,11 +109,12 @@ class ChangeFeed:
         if self.slot.with_snapshot and not found.staged:
             found = self.slot.ensure(fresh=True)  # an earlier consumer took the snapshot
         self._generation = found
-        return self._first(found, row=0)
+        # What an earlier consumer had copied is gone, and this one does not ask for it.
+        return self._first(found, row=0 if self.slot.with_snapshot else found.rows)
 
     def _first(self, generation: Generation, *, row: int) -> Position:
-        with self.slot.connect() as connection:
-            shapes = {t: describe(connection, t).fingerprint for t in self.slot.tables}
+        found = self.slot.relations(generation)
+        shapes = {table: relation.fingerprint for table, relation in found.items()}
         return Position(generation.number, row, generation.lsn, 0, shapes)
 
     def newest_lsn(self) -> int:
@@ -176,7 +178,7 @@ class ChangeFeed:
             return self._generation
         known = self.slot.current()
         lost = known is None or self.slot.health().is_lost
-        if lost and not self._recover:
+        if lost and not (self._recover and self.slot.with_snapshot):
             raise SlotError(
                 f"The slot {self.slot.name} is lost: Postgres no longer has the changes since "
                 f"{lsn_text(start.lsn)}. Allow a fresh snapshot, or start anew."
@@ -293,7 +295,7 @@ class _Collector:
         self.size_bytes = 0
         self._behind = start.skip  # changes of the first transaction that were taken before
         self.is_inside = start.skip > 0
-        self._told: list[Change] = []  # changes of shape, told with the row they come before
+        self._described: dict[str, Relation] = {}  # and not yet compared with what was known
 
     def take(self, messages: list[Any]) -> None:
         for message in messages:
@@ -307,7 +309,7 @@ class _Collector:
             elif isinstance(message, Begin):
                 self.is_inside = True
             elif isinstance(message, Described):
-                self._shape(message)
+                self._described[message.relation.table] = message.relation
 
     def patience_secs(self, deadline: float) -> float:
         if self.is_inside:
@@ -320,25 +322,22 @@ class _Collector:
     def _change(self, change: Change) -> None:
         if change.seq < self._behind:
             return
-        for told in self._told:
-            self.changes.append(
-                told._replace(
-                    lsn=change.lsn, xid=change.xid, committed_at_us=change.committed_at_us
-                )
-            )
-        self._told = []
+        self._tell_shape(change)
         self.changes.append(change)
         self.size_bytes += len(change.value or "") + len(change.old or "")
         self.position = replace(self.position, skip=change.seq + 1)
 
-    def _shape(self, described: Described) -> None:
-        relation = described.relation
-        before = self.position.shapes.get(relation.table)
-        if before == relation.fingerprint:
+    def _tell_shape(self, change: Change) -> None:
+        """A change of shape is told with the first row that is taken after it.
+
+        Not as it comes: read again, it comes with rows that were taken before, too.
+        """
+        relation = self._described.pop(change.table, None)
+        before = self.position.shapes.get(change.table)
+        if relation is None or before == relation.fingerprint:
             return
         shapes = self.position.shapes | {relation.table: relation.fingerprint}
         self.position = replace(self.position, shapes=shapes)
         if before is not None:
-            self._told.append(
-                Change(relation.table, "schema", None, relation.describe(), None, [], "", -1, 0, 0)
-            )
+            told = change._replace(op="schema", key=None, value=relation.describe(), old=None)
+            self.changes.append(told._replace(unchanged=[], seq=-1))

@@ -219,6 +219,11 @@ class Decoder:
         new, _ = _fields(message, at, relation)
         if old is not None and kind == _OLD_ROW:
             new = [was if now is None else now for was, now in zip(old, new, strict=True)]
+        elif old is not None:  # a large key that did not change stands only there
+            new = [
+                was if now is None and column.is_key else now
+                for column, was, now in zip(relation.columns, old, new, strict=True)
+            ]
         unchanged = [
             column.name for column, sent in zip(relation.columns, new, strict=True) if sent is None
         ]

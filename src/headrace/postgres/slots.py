@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -133,27 +134,39 @@ class Slot:
 
     def snapshot_rows(self, generation: Generation, start: int, end: int) -> Iterator[Change]:
         """The rows numbered from `start` to before `end`."""
-        with self.connect(autocommit=False) as connection:
-            relations = {table: describe(connection, table) for table in self.tables}
-            with connection.cursor(name="snapshot") as cursor:
-                cursor.itersize = 5000
-                cursor.execute(
-                    _format(
-                        "select seq, relation, fields, extract(epoch from taken_at) * 1000000"
-                        " from headrace.{} where seq >= %s and seq < %s order by seq",
-                        self._staging,
-                    ),
-                    (start, end),
-                )
-                lsn = lsn_text(generation.lsn)
-                for seq, table, texts, at in cursor:
-                    relation = relations[table]
-                    if texts is None:
-                        yield Change(table, "reset", None, None, None, [], lsn, seq, 0, int(at))
-                        continue
-                    fields = relation.fields(texts)
-                    key, value = relation.key_of(fields), joined(fields)
-                    yield Change(table, "snapshot", key, value, None, [], lsn, seq, 0, int(at))
+        relations = self.relations(generation)
+        with (
+            self.connect(autocommit=False) as connection,
+            connection.cursor(name="snapshot") as cursor,
+        ):
+            cursor.itersize = 5000
+            cursor.execute(
+                _format(
+                    "select seq, relation, fields, extract(epoch from taken_at) * 1000000"
+                    " from headrace.{} where seq >= %s and seq < %s order by seq",
+                    self._staging,
+                ),
+                (start, end),
+            )
+            lsn = lsn_text(generation.lsn)
+            for seq, table, texts, at in cursor:
+                relation = relations[table]
+                if texts is None:
+                    yield Change(table, "reset", None, None, None, [], lsn, seq, 0, int(at))
+                    continue
+                fields = relation.fields(texts)
+                key, value = relation.key_of(fields), joined(fields)
+                yield Change(table, "snapshot", key, value, None, [], lsn, seq, 0, int(at))
+
+    def relations(self, generation: Generation) -> dict[str, Relation]:
+        """The tables as they were when they were copied; as they are, once the copy is gone."""
+        with self.connect() as connection:
+            staged: dict[str, Relation] = {}
+            if generation.staged:
+                query = "select relation, fields from headrace.{} where seq < 0"
+                for table, texts in connection.execute(_format(query, self._staging)):
+                    staged[table] = Relation.of(table, _columns(texts))
+            return {t: staged.get(t) or describe(connection, t) for t in self.tables}
 
     @property
     def _staging(self) -> str:
@@ -165,6 +178,11 @@ class Slot:
             connection.execute(_SET_UP)
             self._check_bound(connection)
             self._publish(connection)
+            # Until the new snapshot is whole there is no generation: the new slot alone would be
+            # taken for the old one, and what lies between the two be lost.
+            connection.execute(
+                "update headrace.slots set tables = '{}' where slot = %s", (self.name,)
+            )
             self._drop_slot(connection)
             return self._create(connection)
 
@@ -187,7 +205,14 @@ class Slot:
         verb = (
             "alter publication {} set table {}" if exists else "create publication {} for table {}"
         )
-        connection.execute(sql.SQL(verb).format(sql.Identifier(self.name), names))
+        publication = sql.Identifier(self.name)
+        connection.execute(sql.SQL(verb).format(publication, names))
+        # What happens in a partition is told of the table that was named.
+        connection.execute(
+            sql.SQL("alter publication {} set (publish_via_partition_root = true)").format(
+                publication
+            )
+        )
 
     def _drop_slot(self, connection: psycopg.Connection) -> None:
         connection.execute(
@@ -203,6 +228,7 @@ class Slot:
 
     def _create(self, connection: psycopg.Connection) -> Generation:
         """Create the slot and, as of exactly its first position, copy the tables."""
+        before = self._files(connection)
         with psycopg.connect(self.url, autocommit=True, replication="database") as creator:
             made = creator.execute(
                 sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')").format(
@@ -214,7 +240,20 @@ class Slot:
             with connection.transaction():
                 connection.execute("set transaction isolation level repeatable read")
                 connection.execute(sql.SQL("set transaction snapshot {}").format(exported))
-                return self._stage(connection, lsn)
+                made_of = self._stage(connection, lsn)
+                # A table that is rewritten after the snapshot looks empty in it. The copy holds a
+                # lock on each table: one that is the same now was the same when it was copied.
+                if self._files(connection) != before:
+                    raise psycopg.OperationalError("A table was rewritten while it was copied.")
+                return made_of
+
+    def _files(self, connection: psycopg.Connection) -> list[Any]:
+        """Which file each table is in, those of its partitions included."""
+        query = (
+            "select relid::oid, pg_relation_filenode(relid) from pg_partition_tree(%s::regclass)"
+            " union select %s::regclass::oid, pg_relation_filenode(%s::regclass) order by 1"
+        )
+        return [connection.execute(query, 3 * (_quoted(t),)).fetchall() for t in self.tables]
 
     def _stage(self, connection: psycopg.Connection, lsn: str) -> Generation:
         before = connection.execute(
@@ -229,6 +268,7 @@ class Slot:
                 self._staging,
             )
         )
+        self._stage_columns(connection)
         rows = 0
         if self.with_snapshot:
             rows = self._stage_resets(connection) if before else 0
@@ -241,6 +281,14 @@ class Slot:
             (self.name, number, self.tables, lsn, rows),
         )
         return Generation(number, lsn_number(lsn), rows, True)
+
+    def _stage_columns(self, connection: psycopg.Connection) -> None:
+        """Under numbers that no row has: what the columns of each table are."""
+        for number, table in enumerate(self.tables, 1):
+            connection.execute(
+                _format("insert into headrace.{} values (%s, %s, %s)", self._staging),
+                (-number, table, _texts(describe(connection, table).columns)),
+            )
 
     def _stage_resets(self, connection: psycopg.Connection) -> int:
         for seq, table in enumerate(self.tables):
@@ -272,7 +320,9 @@ class Slot:
 def describe(connection: psycopg.Connection, table: str) -> Relation:
     """A table as a pgoutput Relation message would describe it."""
     rows = connection.execute(
-        "select a.attname, a.atttypid::int8, a.atttypmod, coalesce(a.attnum = any(i.indkey), false)"
+        "select a.attname, a.atttypid::int8, a.atttypmod, coalesce("
+        # Without the columns that an index only includes. Of a row without a key, all is the key.
+        " a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1]), c.relreplident = 'f')"
         " from pg_attribute a left join pg_class c on c.oid = a.attrelid"
         " left join pg_index i on i.indrelid = a.attrelid and"
         "   case when c.relreplident = 'i' then i.indisreplident else i.indisprimary end"
@@ -281,6 +331,18 @@ def describe(connection: psycopg.Connection, table: str) -> Relation:
         (_quoted(table),),
     ).fetchall()
     return Relation.of(table, tuple(Column(*row) for row in rows))
+
+
+def _texts(columns: Sequence[Column]) -> list[str]:
+    return [str(part) for column in columns for part in astuple(column)]
+
+
+def _columns(texts: Sequence[str]) -> tuple[Column, ...]:
+    parts = iter(texts)
+    return tuple(
+        Column(name, int(oid), int(modifier), is_key == str(True))
+        for name, oid, modifier, is_key in zip(parts, parts, parts, parts, strict=True)
+    )
 
 
 def _check_identity(connection: psycopg.Connection, table: str) -> None:

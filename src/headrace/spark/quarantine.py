@@ -70,8 +70,10 @@ class Aside:
     def _append(self, stream: Stream, body: bytes, seq: int) -> None:
         stamp = None
         if self._claim is not None:
-            producer = f"quarantine-{self._claim.writer}-{self._claim.partition}"
-            stamp = ProducerStamp(producer, self._claim.batch, seq)
+            claim = self._claim
+            # With the checkpoint's id: another one counts its batches from 0 again.
+            producer = f"quarantine-{claim.writer}-{claim.query}-{claim.partition}"
+            stamp = ProducerStamp(producer, claim.batch, seq)
         try:
             stream.append(body, producer=stamp)
         except StreamNotFound:
