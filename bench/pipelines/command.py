@@ -32,6 +32,7 @@ def run(console: Console, patterns: list[str], rounds: int | None, *, small: boo
         "rounds": rounds or sizes.rounds,
     }
     found: list[BoundedResult] = []
+    suffix = "-quick" if small else "-partial"
     try:
         with running(sizes) as place:
             for row in _rows(place, patterns):
@@ -39,10 +40,11 @@ def run(console: Console, patterns: list[str], rounds: int | None, *, small: boo
                 found.append(measure(row, rounds or sizes.rounds, place.server.pid))
         if not found:
             raise SystemExit(f"no row matches {' '.join(patterns)}")
+        suffix = suffix if small or patterns else ""
     finally:
         # Whatever a row fails of, those before it were measured.
         if found:
-            _keep(console, facts, found, "-quick" if small else "-partial" if patterns else "")
+            _keep(console, facts, found, suffix)
 
 
 def _keep(console: Console, facts: dict[str, Any], found: list[BoundedResult], suffix: str) -> None:

@@ -23,7 +23,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import Appended, Snapshot, StreamState
-from headrace.storage import catalog, checkpoint, files, stream_files
+from headrace.storage import catalog, checkpoint, files, frames, stream_files
 from headrace.storage.base import (
     Change,
     Created,
@@ -66,6 +66,7 @@ def small_windows() -> Iterator[None]:
     sizes: list[tuple[Any, str, Any]] = [
         (files, "HOT_BYTES_MAX", 40),
         (stream_files, "BLOCK_BYTES", 50),
+        (frames, "APART_BYTES_MIN", 8),
         (checkpoint, "SYNC_EACH_MAX", 2),
         (catalog, "STALE_BYTES_MIN", 200),
         (registry, "STALE_MESSAGES_MIN", 4),

@@ -98,6 +98,22 @@ def test_a_task_that_runs_again_writes_only_what_is_missing(http: httpx.Client, 
     assert stored(http, name) == list(range(50))
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_other_rows_are_not_taken_for_those_that_are_there(
+    http: httpx.Client, name: str, content_type: str
+) -> None:
+    """As after a lost checkpoint, whose batches are counted from 0 again."""
+    put(http, name, content_type=content_type)
+    before = [{"value": str(n)} for n in range(10, 15)]
+    options: dict[str, Any] = {"stream": name, "producerId": name}
+    write(http, before, **options)
+    assert write(http, before, **options).repeated
+    for others in ([{"value": "99"}], [{"value": str(n)} for n in range(20, 25)]):
+        with pytest.raises(StreamProblem, match=rf"{name}-0 has written other rows"):
+            write(http, others, **options)
+    assert [int(row["value"]) for row in batch_rows(http, subscribe=name)] == list(range(10, 15))
+
+
 def test_without_the_mechanism_a_task_that_runs_again_repeats_itself(
     http: httpx.Client, name: str
 ) -> None:

@@ -8,19 +8,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from types import SimpleNamespace
+from typing import cast
 
 import psycopg
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, Written, write
+from headrace.spark import workers
 from headrace.spark.postgres_sessions import KeptConnection
-from headrace.spark.workers import is_reused, kept_awake
+from headrace.spark.workers import awaken, is_reused, kept_awake
 from headrace.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -161,29 +163,26 @@ def test_what_keeps_workers_awake_runs_where_a_data_source_does(spark: SparkSess
     """Spark has several sets of workers; a task of another set would keep the wrong ones."""
     spark.dataSource.register(WorkerSource)
     sources = {row.pid for row in spark.read.format("workers").load().collect()}
-
-    def pids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"pid": [os.getpid()]})
-
-    kept = spark.range(0, 2, 1, 2).mapInArrow(pids, "pid long").collect()
-    assert {row.pid for row in kept} <= sources
+    kept = awaken(spark)
+    assert kept
+    assert kept <= sources
 
 
 def test_workers_are_kept_awake_until_it_ends(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[Any, ...]] = []
-    range_of = SparkSession.range
-
-    def counted(*given: Any) -> DataFrame:
-        begun.append(given)
-        return range_of(*given)
-
-    monkeypatch.setattr(SparkSession, "range", counted)
+    awake: list[set[int]] = []
+    monkeypatch.setattr(workers, "awaken", lambda session: awake.append(awaken(session)))
     with kept_awake(spark, every_secs=0.01):
-        eventually(lambda: len(begun) > 2, "tasks that keep workers awake")
-    threads = [thread for thread in threading.enumerate() if thread.name == "awake"]
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+        eventually(lambda: len(awake) > 2, "tasks that keep workers awake")
+    for thread in threading.enumerate():
+        if thread.name == "awake":
+            thread.join(60)
+            assert not thread.is_alive()
+    assert all(awake)
+
+
+def test_executors_that_spark_would_give_back_are_left_alone() -> None:
+    session = SimpleNamespace(conf={"spark.dynamicAllocation.enabled": "true"})
+    with kept_awake(cast(SparkSession, session), every_secs=0):
+        assert not [thread for thread in threading.enumerate() if thread.name == "awake"]

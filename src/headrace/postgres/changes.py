@@ -238,7 +238,8 @@ class ChangeFeed:
             if reader.sent_lsn > start.lsn and not collected.is_inside:
                 reader.acknowledge(reader.sent_lsn)
             end = start
-        self._read_to = end
+        # A shape whose first row is still to come is described again to a new reader only.
+        self._read_to = None if collected.is_owing else end
         return Batch(start, end, collected.changes)
 
     def _reader_at(self, start: Position) -> Replication:
@@ -310,6 +311,11 @@ class _Collector:
                 self.is_inside = True
             elif isinstance(message, Described):
                 self._described[message.relation.table] = message.relation
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether a shape was described and no row of it has come since."""
+        return bool(self._described)
 
     def patience_secs(self, deadline: float) -> float:
         if self.is_inside:

@@ -24,8 +24,8 @@ SCANNED_BYTES_MIN = 4096
 # Opening and closing take two bytes a level: what is shorter cannot nest too deep.
 _SHALLOW_BYTES_MAX: Final = 2 * JSON_DEPTH_MAX
 # A double ends at 1e308: what is larger has an exponent of three digits, or this many before it.
-_DIGITS_MAX: Final = b"0" * 200
-_EXPONENT: Final = b"0e000"
+_MANY_DIGITS: Final = b"0" * 200
+_EXPONENT = re.compile(rb"0e0000*[],}\s]")  # as a number ends: in a hash or an id more follows
 _DIGITS_ALIKE: Final = bytes.maketrans(b"123456789E+", b"000000000e0")
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]')
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -41,31 +41,38 @@ class Logged(NamedTuple):
 def log_form(body: bytes, bytes_max: int) -> Logged:
     """The messages of `body`; an empty array gives none."""
     if SCANNED_BYTES_MIN <= len(body) <= bytes_max:
-        lengths = _lengths_in_place(body)
-        if lengths is not None:
-            return Logged(body[1:-1] + b",", lengths)
+        found = _scanned(body)
+        if found is not None:
+            return found
     messages = split_messages(body, bytes_max)
     if not messages:
         return Logged(b"", ())
     return Logged(wire_bytes(messages), tuple([len(message) + 1 for message in messages]))
 
 
-def _lengths_in_place(body: bytes) -> tuple[int, ...] | None:
-    """How long each element of an array is with its comma, where nothing else is between them.
+def _scanned(body: bytes) -> Logged | None:
+    """The elements of an array, as they stand in it, without a value made of any.
 
-    None where that is not so, or where it takes a closer look to tell whether this is valid. The
-    decoder leaves three things unseen: whether text is UTF-8, how deep an element nests, and
-    whether a number fits a double.
+    None where it takes a closer look to tell whether this is valid. The decoder leaves three
+    things unseen: whether text is UTF-8, how deep an element nests, and whether a number fits a
+    double.
     """
     try:
-        lengths = tuple([len(element) + 1 for element in _ELEMENTS.decode(body)])
+        elements = _ELEMENTS.decode(body)
         body.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not lengths or sum(lengths) + 1 != len(body) or max(lengths) > _SHALLOW_BYTES_MAX:
+    lengths = tuple([len(element) + 1 for element in elements])
+    if not lengths or max(lengths) > _SHALLOW_BYTES_MAX or _may_exceed_doubles(body):
         return None
+    if sum(lengths) + 1 == len(body):  # with nothing but commas between them
+        return Logged(b"".join((memoryview(body)[1:-1], b",")), lengths)
+    return Logged(wire_bytes([bytes(element) for element in elements]), lengths)
+
+
+def _may_exceed_doubles(body: bytes) -> bool:
     alike = body.translate(_DIGITS_ALIKE)
-    return None if _EXPONENT in alike or _DIGITS_MAX in alike else lengths
+    return _MANY_DIGITS in alike or _EXPONENT.search(alike) is not None
 
 
 def split_messages(body: bytes, bytes_max: int) -> list[bytes]:

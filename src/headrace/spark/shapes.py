@@ -73,7 +73,7 @@ class ShapeFeed:
         self._http = httpx.Client(timeout=httpx.Timeout(10, read=_LIVE_TIMEOUT_SECS))
         self._schema: dict[str, Any] = {}
         self._cursor = ""
-        self._tail: ShapePosition | None = None  # where the server said there is no more
+        self.tail: ShapePosition | None = None  # where the server said there is no more
 
     def close(self) -> None:
         self._http.close()
@@ -83,14 +83,14 @@ class ShapeFeed:
         changes: list[Change] = []
         at = start
         while len(changes) < rows_max:
-            waits = live and not changes and at == self._tail
+            waits = live and not changes and at == self.tail
             answer = self._ask(at, live=waits)
             if answer.is_reset:
                 return self._reset(start, at, changes, answer.end)
             at, self._cursor = answer.end, answer.cursor
             changes += answer.changes
             if answer.is_up_to_date:
-                self._tail = at
+                self.tail = at
                 if changes or waits or not live:
                     break
         return ShapeBatch(start, at, changes)
@@ -117,7 +117,7 @@ class ShapeFeed:
         self, start: ShapePosition, at: ShapePosition, changes: list[Change], new: ShapePosition
     ) -> ShapeBatch:
         # What came before the reset is a batch of its own, so that both can be read again.
-        self._tail = None
+        self.tail = None
         if changes:
             return ShapeBatch(start, at, changes)
         return ShapeBatch(start, new, [_reset_row(self._table)])

@@ -42,7 +42,13 @@ def settle() -> None:
 
 @contextmanager
 def kept_awake(session: SparkSession, every_secs: float = _AWAKE_SECS) -> Iterator[None]:
-    """While this lasts, workers do not end for want of work: it takes seconds to load new ones."""
+    """While this lasts, workers do not end for want of work: it takes seconds to load new ones.
+
+    Where Spark gives back executors that have nothing to do, it is left to.
+    """
+    if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        yield
+        return
     ended = threading.Event()
     work = (session, every_secs, ended)
     threading.Thread(target=_keep_awake, args=work, name="awake", daemon=True).start()
@@ -53,12 +59,19 @@ def kept_awake(session: SparkSession, every_secs: float = _AWAKE_SECS) -> Iterat
 
 
 def _keep_awake(session: SparkSession, every_secs: float, ended: threading.Event) -> None:
-    tasks = session.sparkContext.defaultParallelism
     while not ended.wait(every_secs):
         # In a session that is about to end it fails, and nobody needs it.
         with suppress(Exception):
-            session.range(0, tasks, 1, tasks).mapInArrow(_passed_on, "id long").collect()
+            awaken(session)
 
 
-def _passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
+def awaken(session: SparkSession) -> set[int]:
+    """Give every core a task, in the processes that data sources run in; which those are."""
+    tasks = session.sparkContext.defaultParallelism
+    found = session.range(0, tasks, 1, tasks).mapInArrow(_pid, "pid long").collect()
+    return {row.pid for row in found}
+
+
+def _pid(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"pid": [os.getpid()] * batch.num_rows})

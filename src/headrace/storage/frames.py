@@ -49,7 +49,7 @@ _CHECKED_FROM: Final = 8  # the header's checksum covers what follows it
 HEADER_BYTES: Final = _HEADER.size
 _LENGTH = struct.Struct("<I")
 # Larger data goes to the disk from where it is; copying less into a batch is cheaper than that.
-_APART_BYTES_MIN: Final = 1 << 16
+APART_BYTES_MIN = 1 << 16
 _ARRAY_OF_NINE: Final = b"\x99"
 _BYTES = struct.Struct(">BI")  # msgpack's bin 32
 _BYTES_TAG: Final = 0xC6
@@ -207,7 +207,7 @@ class BatchHeader(NamedTuple):
 
 def encode_frame(frame: Frame) -> EncodedFrame:
     """A frame as it stands in a batch, behind its length."""
-    if isinstance(frame, AppendFrame) and len(frame.data) >= _APART_BYTES_MIN:
+    if isinstance(frame, AppendFrame) and len(frame.data) >= APART_BYTES_MIN:
         return _encode_apart(frame)
     encoded = _encode(frame)
     return _LENGTH.pack(len(encoded)) + encoded

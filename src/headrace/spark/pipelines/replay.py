@@ -77,7 +77,13 @@ def plan(archive: Archive, version: int, config: Config) -> list[Replayed]:
     """The streams of a table, which is partitioned by them."""
     names = archive.streams(version)
     wanted = [name for name in names if not config.streams or name in config.streams]
-    return [Replayed(name, config.to.replace("{stream}", name)) for name in wanted]
+    found = [Replayed(name, config.to.replace("{stream}", name)) for name in wanted]
+    if len({each.target for each in found}) < len(found):
+        raise ConfigError(
+            f"Several streams would become one: to is {config.to!r}. Name it with {{stream}}, or "
+            "name one stream to replay."
+        )
+    return found
 
 
 def refuse_used(config: Config, streams: list[Replayed]) -> None:

@@ -76,7 +76,7 @@ class ShapeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ShapePosition.of(start), rows_max=rows_max, live=not self._only_now
         )
         # A run that ends with what is there now ends at the first tail it meets.
-        self._is_done = self._only_now and len(self._planned.changes) < rows_max
+        self._is_done = self._only_now and self._planned.end == self._feed.tail
         return self._planned.end.as_offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -16,8 +16,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from headrace.client.calls import ProducerStamp
-from headrace.errors import HeadraceError, Refused
+from headrace.client.calls import Appended, ProducerStamp
+from headrace.errors import HeadraceError, InvalidOffset, OffsetTrimmed, Refused
+from headrace.protocol import framed
+from headrace.protocol.headers import JSON, media_type
+from headrace.protocol.json_mode import Logged, log_form
+from headrace.protocol.offsets import START, Position, parse_token
 from headrace.spark.streams.bodies import Chunker, bodies_of
 from headrace.spark.streams.options import WriteOptions
 from headrace.spark.streams.server import Server
@@ -68,7 +72,7 @@ class Appender:
     def expect(self, streams: Iterable[str]) -> None:
         """Learn in one request what lanes would ask for stream by stream."""
         unknown = [stream for stream in streams if stream not in self._content_types]
-        if len(unknown) < 2:
+        if not unknown:
             return
         server = Server(self._options.settings)
         try:
@@ -173,9 +177,38 @@ class _Lane:
         producer = self._producer
         stamps = [producer.stamp(first + n) if producer else None for n in range(len(bodies))]
         done = self._server.append_all(stream, bodies, content_type, stamps)
+        for body, appended in zip(bodies, done, strict=True):
+            if appended.duplicate and not self._is_there(stream, content_type, body, appended):
+                raise StreamProblem(
+                    f"{stream}: The producer {producer.id if producer else ''} has written other "
+                    "rows as what comes now. If its checkpoint was lost, or its name is used "
+                    "twice, decide about what it wrote, then give it another."
+                )
         self._next_seq[stream] = first + len(bodies)
         self.appends += len(done)
         self.repeated += sum(appended.duplicate for appended in done)
+
+    def _is_there(self, stream: str, content_type: str, body: bytes, appended: Appended) -> bool:
+        """Whether a repeat is one: what stands where the server has it is `body`.
+
+        True as well where that cannot be told any more.
+        """
+        if appended.next_offset is None:
+            return True
+        stored = Logged(body, (len(body),))
+        if media_type(content_type) == JSON:
+            stored = log_form(body, len(body))
+        end = parse_token(appended.next_offset)
+        start = Position(end.messages - len(stored.lengths), end.bytes - len(stored.data))
+        if start < START:
+            return False
+        try:
+            found = self._server.read_range(stream, start.token(), appended.next_offset)
+            return b"".join(bytes(framed.decode(chunk.body).data) for chunk in found) == stored.data
+        except OffsetTrimmed:
+            return True
+        except InvalidOffset:
+            return False  # not where a message ends
 
     def _content_type(self, stream: str) -> str:
         if self._options.create:

@@ -105,7 +105,7 @@ class Followed:
         self._server = server
         self._cursor: str | None = None
         self._tails: dict[str, str] = {}
-        # Streams that may stand further than the query has read.
+        # Streams that may stand elsewhere than where the query has read to.
         self._ahead: dict[str, str] = {}
 
     def names(self) -> set[str]:
@@ -118,7 +118,8 @@ class Followed:
     def changed(self, at: Mapping[str, str]) -> set[str]:
         self._follow(wait=False)
         zero = START.token()
-        self._ahead = {n: tail for n, tail in self._ahead.items() if tail > at.get(n, zero)}
+        # One that stands before what was read is another stream of that name: asked, it says so.
+        self._ahead = {n: tail for n, tail in self._ahead.items() if tail != at.get(n, zero)}
         return set(self._ahead)
 
     def wait(self, at: Mapping[str, str]) -> None:
