@@ -110,7 +110,8 @@ class Witness:
         self.by_name[state.name] = number
         added = change.initial if isinstance(change, Created) else change
         if isinstance(added, Appended):
-            self.by_end.setdefault((state.id, added.end), number)
+            if added.data:  # else a reader who is there has seen nothing of it
+                self.by_end.setdefault((state.id, added.end), number)
             if added.closes:
                 self.by_close[state.id] = number
 

@@ -119,7 +119,7 @@ class Model:
 
     def _describe(self, stream: Stream) -> tuple[Any, ...]:
         data, lengths = self._content(stream, stream.tail)
-        start = max(stream.floor, stream.kept)
+        start = stream.tail if stream.deleted else max(stream.floor, stream.kept)
         return (
             stream.record,
             stream.tail,
@@ -169,7 +169,9 @@ def describe_recovered(
     described = {}
     for stream in found:
         state = stream.state
-        data, lengths = read_back(stream.log, max(state.floor, state.kept), state.tail)
+        # Of a deleted stream only what its forks need is kept, and they are read themselves.
+        start = state.tail if state.deleted else max(state.floor, state.kept)
+        data, lengths = read_back(stream.log, start, state.tail)
         producers = {
             name: (p.epoch, p.seq, p.receipts[-limits.producer_receipts_max :])
             for name, p in (state.producers or {}).items()

@@ -106,6 +106,24 @@ def test_the_reader_plans_reads_and_ends_a_run_at_the_tail(shapes: ShapeServer) 
     other.stop()
 
 
+def test_a_run_to_the_tail_does_not_end_with_a_reset(shapes: ShapeServer) -> None:
+    def run(start: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+        reader = ShapeReader(Options(NAME, {"url": shapes.url, "table": "items"}, OPTIONS))
+        reader.prepareForTriggerAvailableNow()
+        ops: list[str] = []
+        while (end := reader.latestOffset(start, ReadMaxRows(100))) != start:
+            for partition in reader.partitions(start, end):
+                ops += [row["op"] for batch in reader.read(partition) for row in batch.to_pylist()]
+            start = end
+        reader.stop()
+        return start, ops
+
+    at, ops = run(ShapePosition().as_offset())
+    assert set(ops) == {"snapshot"}
+    shapes.forget({"id": "7", "title": "new", "ok": "true"})
+    assert run(at)[1] == ["reset", "snapshot"]
+
+
 def test_a_missing_table_is_asked_for() -> None:
     with pytest.raises(OptionError, match="table"):
         ShapeReader(Options(NAME, {"url": "http://x"}, OPTIONS))

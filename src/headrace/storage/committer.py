@@ -51,6 +51,7 @@ class Committer(Generic[W]):
         self._waiting: list[Entry | _Settling] = []
         self._busy = False
         self._scheduled = False
+        self._telling = False
         self.gathering = 1
         """The number of the batch that `add` adds to."""
         self.finished = 0
@@ -72,7 +73,8 @@ class Committer(Generic[W]):
 
     @property
     def is_idle(self) -> bool:
-        return not (self._busy or self._work or self._waiting)
+        """Whether everything that was added is durable, and everybody has been told."""
+        return not (self._busy or self._work or self._waiting or self._telling)
 
     def add(self, work: W, entry: Entry | None) -> None:
         if self.is_failed:
@@ -148,6 +150,13 @@ class Committer(Generic[W]):
         self.finished += 1
         if self._work or self._waiting:
             self._begin()
+        self._telling = True
+        try:
+            self._tell(waiting)
+        finally:
+            self._telling = False
+
+    def _tell(self, waiting: list[Entry | _Settling]) -> None:
         entries: list[Entry] = []
         for item in waiting:
             if not isinstance(item, _Settling):

@@ -117,10 +117,13 @@ class Followed:
 
     def changed(self, at: Mapping[str, str]) -> set[str]:
         self._follow(wait=False)
-        zero = START.token()
-        # One that stands before what was read is another stream of that name: asked, it says so.
-        self._ahead = {n: tail for n, tail in self._ahead.items() if tail != at.get(n, zero)}
+        self._ahead = {n: tail for n, tail in self._ahead.items() if self._is_news(n, at)}
         return set(self._ahead)
+
+    def _is_news(self, name: str, at: Mapping[str, str]) -> bool:
+        tail, read = self._ahead[name], at.get(name, START.token())
+        # One that stands before what was read is another stream of that name: asked, it says so.
+        return tail > read or (tail < read and name in self._tails)
 
     def wait(self, at: Mapping[str, str]) -> None:
         self._follow(wait=True)
