@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headrace.client import Client, Settings, State
 from headrace.errors import BucketNotFound, HeadraceError
 from headrace.protocol.offsets import START
-from headrace.spark.pipelines import names, pipeline, publishing
+from headrace.spark.lake.archives import Archive
+from headrace.spark.pipelines import names, pipeline, publishing, replay
 from headrace.spark.pipelines.base import ConfigError, ConfigFile
 from headrace.spark.pipelines.compact import Due, Fold
 from headrace.spark.pipelines.progress import (
@@ -236,3 +237,21 @@ def test_progress_goes_to_a_stream_in_a_bucket_or_nowhere() -> None:
     assert found.configure({"progress": ""}).progress == ""
     with pytest.raises(ConfigError, match="progress must be /bucket/stream"):
         found.configure({"progress": "progress"})
+
+
+class TwoStreams:
+    """An archive that knows its streams."""
+
+    def streams(self, version: int) -> list[str]:
+        return ["a", "b"]
+
+
+def test_streams_are_not_replayed_into_one() -> None:
+    archive = cast(Archive, TwoStreams())
+    apart = replay.Config(table="t", to="back/{stream}")
+    assert [each.target for each in replay.plan(archive, 0, apart)] == ["back/a", "back/b"]
+    together = replay.Config(table="t", to="back")
+    with pytest.raises(ConfigError, match="Several streams would become one"):
+        replay.plan(archive, 0, together)
+    alone = replay.Config(table="t", to="back", streams=("b",))
+    assert [each.target for each in replay.plan(archive, 0, alone)] == ["back"]

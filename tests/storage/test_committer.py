@@ -22,14 +22,17 @@ def test_whoever_settles_while_others_are_told_waits_for_them(seed: int) -> None
     def committed(entries: Sequence[Entry]) -> None:
         told.extend(entry[0] for entry in entries)
 
+    def failed(reason: object) -> None:
+        pytest.fail(str(reason))
+
     def look() -> None:
         told.append("looked")
         if "last" not in told:
-            committer.settle(look, pytest.fail)
+            committer.settle(look, failed)
 
-    committer.start(committed, pytest.fail)
+    committer.start(committed, failed)
     committer.add("first", ("first", None, None))
-    committer.settle(look, pytest.fail)
+    committer.settle(look, failed)
     committer.add("last", ("last", None, None))
     loop.run()
     assert loop.errors == []
