@@ -386,6 +386,26 @@ def test_a_stream_that_is_gone_is_an_error_unless_loss_is_allowed(
     assert values(batch_rows(http, subscribe=names, failOnDataLoss="false")) == [b"2"]
 
 
+@pytest.mark.parametrize("selector", ["subscribe", "subscribePattern"])
+def test_a_stream_deleted_before_it_was_read_to_its_end_is_missed(
+    http: httpx.Client, name: str, selector: str
+) -> None:
+    for which, values in (("a", [b"1", b"2", b"3"]), ("read", [b"1"]), ("empty", [])):
+        put(http, f"{name}/{which}", *values)
+    names = ",".join(f"{name}/{which}" for which in ("a", "read", "empty"))
+    chosen: dict[str, Any] = {selector: names if selector == "subscribe" else f"{name}/.*"}
+    reader = stream_reader(http, maxMessagesPerTrigger="3", **chosen)
+    end, rows = next_batch(reader, same(reader.initialOffset()))
+    assert len(rows) == 3
+    if selector == "subscribePattern":
+        for which in ("read", "empty"):
+            http.delete(f"/v1/stream/{name}/{which}")
+        assert len(next_batch(reader, end)[1]) == 1  # of those nothing is missing
+    http.delete(f"/v1/stream/{name}/a")
+    with pytest.raises(DataLoss, match=f"{name}/a"):
+        next_batch(reader, end)
+
+
 def test_a_stream_deleted_after_planning_is_an_error_that_says_what_is_missing(
     http: httpx.Client, name: str
 ) -> None:

@@ -45,6 +45,7 @@ class Tracker:
         self._server = server
         self._selection = selection
         self._last_batch_secs = time.monotonic()
+        self._seen: dict[str, str] = {}  # where streams stood when they were last asked for
 
     # -- where a query begins and ends -----------------------------------------------------------
 
@@ -128,12 +129,17 @@ class Tracker:
         """What stands between `start` and the tails, or `target`."""
         at = start["at"]
         if target is None:
-            asked = self._selection.changed(at)
+            # One that has left the selection with something unread is asked for once more.
+            zero = START.token()
+            asked = self._selection.changed(at) | {
+                name for name, tail in self._seen.items() if max(at.get(name, zero), zero) < tail
+            }
         else:
             asked = {name for name, end in target.items() if at.get(name) != end}
         found = self._server.tails(
             {"stream": name, "from": at.get(name, BEGINNING)} for name in sorted(asked)
         )
+        self._seen = {tail.stream: tail.next_offset for tail in found if tail.problem is None}
         spans = (self._span(tail, at, (target or {}).get(tail.stream)) for tail in found)
         return [span for span in spans if span is not None]
 
