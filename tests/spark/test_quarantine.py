@@ -1,0 +1,37 @@
+"""Bad records are set aside once for each checkpoint, and never taken for those of another."""
+
+from __future__ import annotations
+
+import httpx
+import psycopg
+import pytest
+
+from headrace.client import Settings
+from headrace.postgres.ledger import Claim, digest, prepare
+from headrace.postgres.sink import write
+from headrace.spark.quarantine import Quarantine
+from tests.postgres.test_sink import batch, target
+from tests.spark.helpers import stored
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_new_checkpoint_sets_its_own_bad_records_aside(http: httpx.Client, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table events (id int primary key, note text, doc jsonb)")
+    prepare(database)
+    quarantine = Quarantine(Settings(url=str(http.base_url)), "quarantine/checkpoints")
+
+    def put(query: str, number: int, row_id: int) -> None:
+        rows = batch((row_id, "bad", "not json"))
+        claim = Claim("w", query, 0, number, query, digest([rows]))
+        write(target(database), claim, [rows], quarantine.of(claim).send)
+
+    put("first", 5, 1)
+    put("first", 5, 1)
+    for query, number, row_id in (("second", 5, 2), ("third", 0, 3)):
+        with psycopg.connect(database) as connection:  # as the ledger's refusal says
+            connection.execute("delete from headrace.ledger where writer = 'w'")
+        put(query, number, row_id)
+    aside = stored(http, "quarantine/checkpoints")
+    assert [record["record"]["id"] for record in aside] == [1, 2, 3]
