@@ -32,7 +32,7 @@ def run(console: Console, patterns: list[str], rounds: int | None, *, small: boo
         "rounds": rounds or sizes.rounds,
     }
     found: list[BoundedResult] = []
-    suffix = "-quick" if small else "-partial"
+    is_whole = False
     try:
         with running(sizes) as place:
             for row in _rows(place, patterns):
@@ -40,11 +40,11 @@ def run(console: Console, patterns: list[str], rounds: int | None, *, small: boo
                 found.append(measure(row, rounds or sizes.rounds, place.server.pid))
         if not found:
             raise SystemExit(f"no row matches {' '.join(patterns)}")
-        suffix = suffix if small or patterns else ""
+        is_whole = not patterns
     finally:
         # Whatever a row fails of, those before it were measured.
         if found:
-            _keep(console, facts, found, suffix)
+            _keep(console, facts, found, "-quick" if small else "" if is_whole else "-partial")
 
 
 def _keep(console: Console, facts: dict[str, Any], found: list[BoundedResult], suffix: str) -> None:

@@ -20,9 +20,10 @@ from pyspark.sql.types import StructType
 
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, Written, write
-from headrace.spark import workers
+from headrace.spark import awake
+from headrace.spark.awake import awaken, kept_awake
 from headrace.spark.postgres_sessions import KeptConnection
-from headrace.spark.workers import awaken, is_reused, kept_awake
+from headrace.spark.workers import is_reused
 from headrace.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -171,15 +172,15 @@ def test_what_keeps_workers_awake_runs_where_a_data_source_does(spark: SparkSess
 def test_workers_are_kept_awake_until_it_ends(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    awake: list[set[int]] = []
-    monkeypatch.setattr(workers, "awaken", lambda session: awake.append(awaken(session)))
+    found: list[set[int]] = []
+    monkeypatch.setattr(awake, "awaken", lambda session: found.append(awaken(session)))
     with kept_awake(spark, every_secs=0.01):
-        eventually(lambda: len(awake) > 2, "tasks that keep workers awake")
+        eventually(lambda: len(found) > 2, "tasks that keep workers awake")
     for thread in threading.enumerate():
         if thread.name == "awake":
             thread.join(60)
             assert not thread.is_alive()
-    assert all(awake)
+    assert all(found)
 
 
 def test_executors_that_spark_would_give_back_are_left_alone() -> None:

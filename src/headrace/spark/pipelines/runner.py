@@ -24,11 +24,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.spark.awake import kept_awake
 from headrace.spark.pipelines.base import ConfigFile, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
 from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.session import build_session
-from headrace.spark.workers import kept_awake
 
 _REPORT_SECS = 1.0
 _FIRST_PAUSE_SECS = 1.0
