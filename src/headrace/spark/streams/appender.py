@@ -17,13 +17,10 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.client.calls import Appended, ProducerStamp
-from headrace.errors import HeadraceError, InvalidOffset, OffsetTrimmed, Refused
-from headrace.protocol import framed
-from headrace.protocol.headers import JSON, media_type
-from headrace.protocol.json_mode import Logged, log_form
-from headrace.protocol.offsets import START, Position, parse_token
+from headrace.errors import HeadraceError, Refused
 from headrace.spark.streams.bodies import Chunker, bodies_of
 from headrace.spark.streams.options import WriteOptions
+from headrace.spark.streams.repeats import is_stored
 from headrace.spark.streams.server import Server
 from headrace.spark.streams.tracking import StreamProblem
 
@@ -178,37 +175,23 @@ class _Lane:
         stamps = [producer.stamp(first + n) if producer else None for n in range(len(bodies))]
         done = self._server.append_all(stream, bodies, content_type, stamps)
         for body, appended in zip(bodies, done, strict=True):
-            if appended.duplicate and not self._is_there(stream, content_type, body, appended):
-                raise StreamProblem(
-                    f"{stream}: The producer {producer.id if producer else ''} has written other "
-                    "rows as what comes now. If its checkpoint was lost, or its name is used "
-                    "twice, decide about what it wrote, then give it another."
-                )
+            self._check_repeat(stream, content_type, body, appended)
         self._next_seq[stream] = first + len(bodies)
         self.appends += len(done)
         self.repeated += sum(appended.duplicate for appended in done)
 
-    def _is_there(self, stream: str, content_type: str, body: bytes, appended: Appended) -> bool:
-        """Whether a repeat is one: what stands where the server has it is `body`.
-
-        True as well where that cannot be told any more.
-        """
-        if appended.next_offset is None:
-            return True
-        stored = Logged(body, (len(body),))
-        if media_type(content_type) == JSON:
-            stored = log_form(body, len(body))
-        end = parse_token(appended.next_offset)
-        start = Position(end.messages - len(stored.lengths), end.bytes - len(stored.data))
-        if start < START:
-            return False
-        try:
-            found = self._server.read_range(stream, start.token(), appended.next_offset)
-            return b"".join(bytes(framed.decode(chunk.body).data) for chunk in found) == stored.data
-        except OffsetTrimmed:
-            return True
-        except InvalidOffset:
-            return False  # not where a message ends
+    def _check_repeat(
+        self, stream: str, content_type: str, body: bytes, appended: Appended
+    ) -> None:
+        if not appended.duplicate or appended.next_offset is None:
+            return
+        if not is_stored(self._server, stream, content_type, body, appended.next_offset):
+            assert self._producer is not None, "only what a producer sends can be a repeat"
+            raise StreamProblem(
+                f"{stream}: The producer {self._producer.id} has written other rows as what comes "
+                "now. If its checkpoint was lost, or its name is used twice, decide about what it "
+                "wrote, then give it another."
+            )
 
     def _content_type(self, stream: str) -> str:
         if self._options.create:

@@ -106,7 +106,7 @@ class Followed:
         self._cursor: str | None = None
         self._tails: dict[str, str] = {}
         # Streams that may stand elsewhere than where the query has read to.
-        self._ahead: dict[str, str] = {}
+        self._elsewhere: dict[str, str] = {}
 
     def names(self) -> set[str]:
         return set(self.tails())
@@ -117,11 +117,11 @@ class Followed:
 
     def changed(self, at: Mapping[str, str]) -> set[str]:
         self._follow(wait=False)
-        self._ahead = {n: tail for n, tail in self._ahead.items() if self._is_news(n, at)}
-        return set(self._ahead)
+        self._elsewhere = {n: tail for n, tail in self._elsewhere.items() if self._is_news(n, at)}
+        return set(self._elsewhere)
 
     def _is_news(self, name: str, at: Mapping[str, str]) -> bool:
-        tail, read = self._ahead[name], at.get(name, START.token())
+        tail, read = self._elsewhere[name], at.get(name, START.token())
         # One that stands before what was read is another stream of that name: asked, it says so.
         return tail > read or (tail < read and name in self._tails)
 
@@ -159,7 +159,7 @@ class Followed:
                 # What of it was not read yet is noticed as missing when it is asked for.
                 self._tails.pop(name, None)
             else:
-                self._tails[name] = self._ahead[name] = change.next_offset
+                self._tails[name] = self._elsewhere[name] = change.next_offset
 
 
 def _held(at: Mapping[str, str], names: set[str] | frozenset[str]) -> list[dict[str, Any]]:
