@@ -240,12 +240,12 @@ class Slot:
             with connection.transaction():
                 connection.execute("set transaction isolation level repeatable read")
                 connection.execute(sql.SQL("set transaction snapshot {}").format(exported))
-                made_of = self._stage(connection, lsn)
+                generation = self._stage(connection, lsn)
                 # A table that is rewritten after the snapshot looks empty in it. The copy holds a
                 # lock on each table: one that is the same now was the same when it was copied.
                 if self._files(connection) != before:
                     raise psycopg.OperationalError("A table was rewritten while it was copied.")
-                return made_of
+                return generation
 
     def _files(self, connection: psycopg.Connection) -> list[Any]:
         """Which file each table is in, those of its partitions included."""

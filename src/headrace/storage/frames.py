@@ -50,9 +50,9 @@ HEADER_BYTES: Final = _HEADER.size
 _LENGTH = struct.Struct("<I")
 # Larger data goes to the disk from where it is; copying less into a batch is cheaper than that.
 APART_BYTES_MIN = 1 << 16
-_ARRAY_OF_NINE: Final = b"\x99"
-_BYTES = struct.Struct(">BI")  # msgpack's bin 32
-_BYTES_TAG: Final = 0xC6
+_BYTES = struct.Struct(">BI")
+_BIN_32: Final = 0xC6  # of msgpack
+_FIXED_ARRAY: Final = 0x90
 
 
 class AppendFrame(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -215,8 +215,10 @@ def encode_frame(frame: Frame) -> EncodedFrame:
 
 def _encode_apart(frame: AppendFrame) -> tuple[bytes, bytes, bytes]:
     """The same bytes as the encoder's, without a copy of the data."""
-    before = _encode((1, frame.stream_id, frame.now_ms, frame.start, frame.lengths))[1:]
-    before = _ARRAY_OF_NINE + before + _BYTES.pack(_BYTES_TAG, len(frame.data))
+    tag, fields = frame.__struct_config__.tag, frame.__struct_fields__
+    before = _encode((tag, frame.stream_id, frame.now_ms, frame.start, frame.lengths))[1:]
+    head = bytes([_FIXED_ARRAY + 1 + len(fields)])
+    before = head + before + _BYTES.pack(_BIN_32, len(frame.data))
     after = _encode(frame.closes) + _encode(frame.stream_seq) + _encode(frame.producer)
     length = _LENGTH.pack(len(before) + len(frame.data) + len(after))
     return length + before, frame.data, after
