@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup first-build compiled run check static browser test conformance soak bench docs screenshots docs-serve lock clean \
+.PHONY: help setup first-build compiled run check static browser strace test conformance soak bench docs screenshots docs-serve lock clean \
         dev dev-ui dev-down integration-test integration-test-sessions docker
 
 help: ## list the targets
@@ -58,9 +58,12 @@ $(UI)/node_modules/.installed: $(UI)/package.json $(UI)/package-lock.json
 	cd $(UI) && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# The machine's Chromium, or Debian's unpacked under tests/ui; says so where there is neither.
+# The machine's own, or Debian's unpacked beside the tests; says so where there is neither.
 browser: setup
 	@$(BIN)/python -m tests.ui.chromium
+
+strace: setup
+	@$(BIN)/python -m tests.durability.strace
 
 $(SHAPES)/node_modules/.installed: $(SHAPES)/package.json $(SHAPES)/package-lock.json
 	cd $(SHAPES) && npm ci --no-audit --no-fund --loglevel=error
@@ -91,7 +94,7 @@ check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
 # Three at a time on two cores: tests wait as much as they compute.
-test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser ## everything: check, the slow tests, the official suite in every mode
+test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser strace ## everything: check, the slow tests, the official suite in every mode
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI
@@ -155,6 +158,6 @@ lock: $(VENV)/.created ## resolve pyproject.toml and package.json again
 	cd $(SHAPES) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
 
 clean: ## remove everything that can be made again
-	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium $(SHAPES)/node_modules bench/reference/node_modules build site
+	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium tests/durability/.strace $(SHAPES)/node_modules bench/reference/node_modules build site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,7 +6,6 @@ for a moment, the process exits non-zero, and the next one serves everything tha
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pytest
 
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
+from tests.durability import strace
 from tests.durability.campaign import mutant
 from tests.durability.modes import settings
 
@@ -33,14 +33,14 @@ SYNCED_MODES = ["acid", "file-durable"]
 @contextmanager
 def failing_syncs(pid: int, log: Path) -> Iterator[None]:
     """Every sync of a process fails with EIO; skips where processes may not be traced."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed")
+    program = strace.find()
+    if program is None:
+        pytest.skip(strace.MISSING)
     calls = "fdatasync,fsync,msync,sync_file_range,syncfs"
-    command = [strace, "-f", "-p", str(pid), "-e", f"trace={calls}"]
+    command = [str(program), "-f", "-p", str(pid), "-e", f"trace={calls}"]
     command += ["-e", f"inject={calls}:error=EIO"]
     with log.open("w") as output:
-        tracer = subprocess.Popen(command, stderr=output)
+        tracer = subprocess.Popen(command, stderr=output, env=strace.environment())
     try:
         eventually(lambda: "attached" in log.read_text() or tracer.poll() is not None, "strace")
         if tracer.poll() is not None:
