@@ -47,12 +47,18 @@ def database(postgres: PostgresServer) -> Iterator[str]:
     with psycopg.connect(postgres.url, autocommit=True) as admin:
         admin.execute(f"create database {name}")
         yield postgres.url_of(name)
-        admin.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,)
-        )
-        admin.execute(
-            "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
-            " where database = %s and not active",
-            (name,),
-        )
+        # A query that is still stopping may open its slot once more: until none is left.
+        while admin.execute(
+            "select 1 from pg_replication_slots where database = %s", (name,)
+        ).fetchone():
+            admin.execute(
+                "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots"
+                " where database = %s and active_pid is not null",
+                (name,),
+            )
+            admin.execute(
+                "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+                " where database = %s and not active",
+                (name,),
+            )
         admin.execute(f"drop database {name} with (force)")

@@ -22,6 +22,7 @@ from headrace.postgres.values import SESSION
 
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,50}")  # Postgres allows 63; the snapshot's table adds 9
 _LOCK = 0x6865616472616365  # "headrace": one set-up at a time
+_END_READER_MS = 5_000  # its process is told to end, and only then lets go of the slot
 
 _SET_UP = """
 create schema if not exists headrace;
@@ -216,9 +217,9 @@ class Slot:
 
     def _drop_slot(self, connection: psycopg.Connection) -> None:
         connection.execute(
-            "select pg_terminate_backend(active_pid) from pg_replication_slots"
+            "select pg_terminate_backend(active_pid, %s) from pg_replication_slots"
             " where slot_name = %s and active_pid is not null",
-            (self.name,),
+            (_END_READER_MS, self.name),
         )
         connection.execute(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
