@@ -41,11 +41,29 @@ def test_each_stream_says_where_it_stands(http: httpx.Client, stream: str) -> No
         "next_offset": tail,
         "earliest_offset": ZERO,
         "content_type": "application/json",
+        "created_at_ms": first["created_at_ms"],
         "closed": False,
         "messages": 3,
         "bytes": 6,
     }
     assert (second["stream"], second["closed"], second["messages"]) == (name_of(other), True, 0)
+
+
+def test_a_stream_is_told_from_an_earlier_one_of_the_same_name(
+    http: httpx.Client, stream: str
+) -> None:
+    def created() -> list[int]:
+        """As each answer has it: of the tail, of a tail that refuses, of a framed read."""
+        http.put(stream, headers=TEXT)
+        past = {"stream": name_of(stream), "from": "9999999999999999_9999999999999999"}
+        framed = http.get(stream, params={"format": "framed"})
+        found = [entry["created_at_ms"] for entry in tails(http, name_of(stream), past)]
+        return [*found, int(framed.headers["Stream-Created-At-Ms"])]
+
+    first, again = created(), created()
+    assert first == again == [first[0]] * 3
+    http.delete(stream)
+    assert len({*first, *created()}) == 2
 
 
 def test_what_cannot_answer_does_not_keep_the_others_from_answering(

@@ -12,7 +12,7 @@ import pytest
 from headrace.client.failures import UnexpectedAnswer
 from headrace.errors import BucketNotFound
 from headrace.protocol.buckets import encode_segment
-from headrace.spark.streams.tracking import DataLoss, StreamProblem
+from headrace.spark.streams.tracking import DataLoss
 from headrace.testing.following import live_readers
 from headrace.testing.raw import RawConnection, request_bytes
 from headrace.testing.server import ServerProcess
@@ -97,17 +97,18 @@ def test_a_deleted_stream_that_was_read_whole_is_no_loss(http: httpx.Client, buc
     assert found(next_batch(reader, end)[1]) == [(f"/{bucket}/b", b"2")]
 
 
-def test_a_shorter_stream_of_the_same_name_is_not_passed_over(
-    http: httpx.Client, bucket: str
+@pytest.mark.parametrize("new", [b"[4]", b"[4,5,6,7]"])
+def test_another_stream_of_the_same_name_is_not_passed_over(
+    http: httpx.Client, bucket: str, new: bytes
 ) -> None:
     path = f"/{bucket}/a"
     put(http, path, b"[1,2,3]")
     reader = stream_reader(http, bucket=bucket)
     end, _ = next_batch(reader, same(reader.initialOffset()))
     http.delete(path)
-    put(http, path, b"[4]")
+    put(http, path, new)
     for one in (reader, stream_reader(http, bucket=bucket)):
-        with pytest.raises(StreamProblem, match=f"{path}: .*offset"):
+        with pytest.raises(DataLoss, match=f"{path}: .*created again"):
             next_batch(one, end)
 
 

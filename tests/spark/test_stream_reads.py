@@ -417,18 +417,6 @@ def test_a_stream_deleted_after_planning_is_an_error_that_says_what_is_missing(
         read_all(reader, partitions)
 
 
-def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(
-    http: httpx.Client, name: str
-) -> None:
-    put(http, name, b"1", b"2", b"3")
-    reader = stream_reader(http, subscribe=name)
-    end, _ = next_batch(reader, same(reader.initialOffset()))
-    http.delete(f"/v1/stream/{name}")
-    put(http, name, b"4")
-    with pytest.raises(StreamProblem, match=r"past the tail"):
-        reader.latestOffset(end, ANY)
-
-
 def test_a_server_that_is_away_is_retried_and_then_named(name: str, unused_port: int) -> None:
     away = f"http://127.0.0.1:{unused_port}"
     retries = {"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "1"}

@@ -30,6 +30,7 @@ class FramedChunk:
     next_offset: str
     content_type: str
     up_to_date: bool
+    created_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Tail:
     next_offset: str = ""
     earliest_offset: str = ""
     content_type: str = DEFAULT_CONTENT_TYPE
+    created_at_ms: int | None = None
     closed: bool = False
     messages: int = 0
     bytes: int = 0
@@ -61,11 +63,13 @@ def read_framed(
     next_offset = answer.headers.get("stream-next-offset")
     if answer.headers.get("content-type") != MEDIA_TYPE or next_offset is None:
         raise BadAnswer(target.url, "it is not framed; is this a Headrace server?")
+    created_at_ms = answer.headers.get("stream-created-at-ms")
     return FramedChunk(
         answer.body,
         next_offset,
         answer.headers.get("stream-content-type", DEFAULT_CONTENT_TYPE),
         answer.flag("stream-up-to-date"),
+        None if created_at_ms is None else int(created_at_ms),
     )
 
 

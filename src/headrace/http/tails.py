@@ -78,7 +78,6 @@ class TailRoutes:
     def _describe(self, query: TailQuery, put: Callable[[dict[str, Any]], None]) -> None:
         try:
             stream = self._find(query)
-            start = None if query.start is None else start_position(stream, query.start)
         except (StreamNotFound, StreamDeleted) as refusal:
             # Not there is an answer like any other: it waits until it is certain.
             missing = describe_problem(query, refusal)
@@ -88,8 +87,10 @@ class TailRoutes:
                 lambda error: put(describe_problem(query, error)),
             )
             return
+        try:
+            start = None if query.start is None else start_position(stream, query.start)
         except HeadraceError as refusal:
-            put(describe_problem(query, refusal))
+            put(describe_problem(query, refusal, stream.state))
             return
         described = describe(query, stream.state, stream.visible, closed=stream.visible_closed)
         if start is None or not query.seeks:
@@ -98,7 +99,7 @@ class TailRoutes:
 
         def sought(found: Position | HeadraceError) -> None:
             if isinstance(found, HeadraceError):
-                put(describe_problem(query, found))
+                put(describe_problem(query, found, stream.state))
             else:
                 put({**described, "until_offset": found.token()})
 

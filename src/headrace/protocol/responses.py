@@ -254,7 +254,7 @@ def read(
     `frame` is the body of a reader that asked for it framed.
     """
     headers = (
-        _content_type(state.config.content_type, framed=frame is not None)
+        _content_type(state, framed=frame is not None)
         + _NEXT_OFFSET % next_offset
         + _SANDBOX
         + line("Cache-Control", cache_control)
@@ -267,10 +267,15 @@ def read(
     return Response(OK, headers, response_body(data) if state.is_json else data)
 
 
-def _content_type(content_type: str, *, framed: bool) -> bytes:
+def _content_type(state: StreamState, *, framed: bool) -> bytes:
+    content_type = state.config.content_type
     if not framed:
         return line("Content-Type", content_type)
-    return line("Content-Type", framed_body.MEDIA_TYPE) + line("Stream-Content-Type", content_type)
+    return (
+        line("Content-Type", framed_body.MEDIA_TYPE)
+        + line("Stream-Content-Type", content_type)
+        + line("Stream-Created-At-Ms", str(state.created_at_ms))
+    )
 
 
 def _position_flags(*, up_to_date: bool, closed: bool, cursor: int | None) -> bytes:

@@ -97,19 +97,24 @@ def describe(
         "next_offset": visible.token(),
         "earliest_offset": state.floor.token(),
         "content_type": state.config.content_type,
+        "created_at_ms": state.created_at_ms,
         "closed": closed,
         "messages": visible.messages - start.messages,
         "bytes": visible.bytes - start.bytes,
     }
 
 
-def describe_problem(query: TailQuery, error: HeadraceError) -> dict[str, Any]:
-    """A stream that cannot answer, beside others that can."""
-    described = {
+def describe_problem(
+    query: TailQuery, error: HeadraceError, state: StreamState | None = None
+) -> dict[str, Any]:
+    """A stream that cannot answer, beside others that can; `state` is its own, if there is one."""
+    described: dict[str, Any] = {
         "stream": query.asked,
         "problem": PROBLEMS[type(error)].name,
         "detail": error.detail,
     }
+    if state is not None:
+        described["created_at_ms"] = state.created_at_ms
     if isinstance(error, OffsetTrimmed):
         described["earliest_offset"] = error.earliest_offset
     return described

@@ -4,13 +4,14 @@ A Spark offset says where each stream stands, `{"at": {stream: offset}}`. The en
 says, in `from`, where those streams begin that the batch reads for the first time: Spark asks for
 the initial offset more than once, and only what stands in the end of a batch is the same when the
 batch is planned again. For the same reason it says into how many `partitions` the batch may be
-cut. Spark compares offsets as text, so keys are sorted, and an end that says nothing new is the
-start itself.
+cut. `created` says when each stream was created that was read: one of the same name that was
+created at another time is another stream. Spark compares offsets as text, so keys are sorted, and
+an end that says nothing new is the start itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ class Span:
     end: str
     messages: int = 0
     bytes: int = 0
+    created_at_ms: int | None = None
 
     @property
     def weight(self) -> int:
@@ -53,7 +55,7 @@ def initial(at: Mapping[str, str]) -> SparkOffset:
     return {"at": dict(sorted(at.items())), "initial": True}
 
 
-def place(start: SparkOffset, spans: Iterable[Span]) -> SparkOffset:
+def place(start: SparkOffset, spans: Sequence[Span]) -> SparkOffset:
     """The end of a batch that reads `spans`."""
     known = {} if start.get("initial") else start["at"]
     ends = {span.stream: span.end for span in spans}
@@ -61,7 +63,18 @@ def place(start: SparkOffset, spans: Iterable[Span]) -> SparkOffset:
     end: SparkOffset = {"at": dict(sorted((start["at"] | ends).items()))}
     if begins:
         end["from"] = dict(sorted(begins.items()))
+    created = created_of(start) | {
+        span.stream: span.created_at_ms for span in spans if span.created_at_ms is not None
+    }
+    if created:
+        end["created"] = dict(sorted(created.items()))
     return end
+
+
+def created_of(offset: SparkOffset) -> dict[str, int]:
+    """When each stream was created that was read; a checkpoint from before does not say."""
+    created: dict[str, int] = offset.get("created", {})
+    return created
 
 
 def cut_into(end: SparkOffset, least: int, most: int) -> SparkOffset:
@@ -81,14 +94,15 @@ def cut_of(end: SparkOffset) -> tuple[int, int] | None:
 
 def spans_between(start: SparkOffset, end: SparkOffset) -> list[Span]:
     """What a batch reads: every stream that stands further in `end` than in `start`."""
-    begins = end.get("from", {})
+    begins, created = end.get("from", {}), created_of(end)
     spans = []
     for stream, at in end["at"].items():
         first = begins.get(stream) or start["at"].get(stream, BEGINNING)
         # An initial offset is a new answer each time; a stream without a beginning in the end
         # of the first batch was not read by it.
         if first != at and not (start.get("initial") and stream not in begins):
-            spans.append(Span(stream, first, at, bytes=_size(first, at)))
+            size = _size(first, at)
+            spans.append(Span(stream, first, at, bytes=size, created_at_ms=created.get(stream)))
     return spans
 
 

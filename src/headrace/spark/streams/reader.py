@@ -20,7 +20,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.errors import HeadraceError, OffsetTrimmed, StreamDeleted, StreamNotFound
+from headrace.errors import (
+    HeadraceError,
+    InvalidOffset,
+    OffsetTrimmed,
+    StreamDeleted,
+    StreamNotFound,
+)
 from headrace.spark.streams.ahead import ahead
 from headrace.spark.streams.columns import Columns, arrow_schema, gathered
 from headrace.spark.streams.options import ReadOptions
@@ -39,11 +45,22 @@ from headrace.spark.streams.plan import (
 from headrace.spark.streams.selection import selection_of
 from headrace.spark.streams.server import Server
 from headrace.spark.streams.snapshots import snapshot_rows
-from headrace.spark.streams.tracking import Bounds, DataLoss, StreamProblem, Tracker
+from headrace.spark.streams.tracking import (
+    REPLACED,
+    Bounds,
+    DataLoss,
+    StreamProblem,
+    Tracker,
+    is_another,
+)
 from headrace.spark.workers import settle
 
 _AHEAD_BYTES_MIN: Final = 1024 * 1024
 _AHEAD_BATCHES: Final = 2
+
+
+class _Replaced(Exception):
+    """The stream that was planned for is not the one that answers."""
 
 
 def read_partition(
@@ -66,14 +83,26 @@ def _batches(
     for span in partition.spans:
         try:
             yield from _span_batches(server, columns, span)
-        except (StreamNotFound, StreamDeleted, OffsetTrimmed) as error:
+        except (HeadraceError, _Replaced) as error:
+            loss = _loss(server, span, error)
+            if loss is None:
+                raise StreamProblem(f"{span.stream}: {error}") from error
             if options.fail_on_data_loss:
                 raise DataLoss(
-                    f"{span.stream}: {error} Its messages from {span.start} to {span.end} were "
+                    f"{span.stream}: {loss} Its messages from {span.start} to {span.end} were "
                     "planned for this batch. Set failOnDataLoss=false to go on without them."
                 ) from None
-        except HeadraceError as error:
-            raise StreamProblem(f"{span.stream}: {error}") from error
+
+
+def _loss(server: Server, span: Span, error: HeadraceError | _Replaced) -> str | None:
+    """Why what was planned is not there any more, if that is what `error` says."""
+    if isinstance(error, StreamNotFound | StreamDeleted | OffsetTrimmed | _Replaced):
+        return str(error)
+    if isinstance(error, InvalidOffset):  # past the tail of a shorter one, perhaps
+        [tail] = server.tails([{"stream": span.stream}])
+        if is_another(tail, span.created_at_ms):
+            return REPLACED
+    return None
 
 
 def _span_batches(server: Server, columns: Columns, span: Span) -> Iterator[pa.RecordBatch]:
@@ -82,6 +111,8 @@ def _span_batches(server: Server, columns: Columns, span: Span) -> Iterator[pa.R
         start = start.removeprefix(SNAPSHOT)
         yield from snapshot_rows(server, columns, span.stream, start)
     for chunk in server.read_range(span.stream, start, span.end):
+        if span.created_at_ms not in (None, chunk.created_at_ms):
+            raise _Replaced(REPLACED)
         yield columns.of_frame(span.stream, chunk.content_type, chunk.body)
 
 

@@ -14,12 +14,21 @@ from typing import Any, Final
 from headrace.client.ranges import Tail
 from headrace.protocol.offsets import BEGINNING, START
 from headrace.spark.streams.options import EARLIEST, LATEST, ReadOptions
-from headrace.spark.streams.plan import SNAPSHOT, Span, SparkOffset, initial, place, shares
+from headrace.spark.streams.plan import (
+    SNAPSHOT,
+    Span,
+    SparkOffset,
+    created_of,
+    initial,
+    place,
+    shares,
+)
 from headrace.spark.streams.selection import Selection
 from headrace.spark.streams.server import Server
 
 GONE: Final = frozenset({"stream-not-found", "stream-deleted", "bucket-not-found"})
 TRIMMED: Final = "offset-trimmed"
+REPLACED: Final = "It was deleted and created again."
 _RETRY_SECS: Final = 0.2  # between two looks at a batch that is still too small
 
 
@@ -46,6 +55,9 @@ class Tracker:
         self._selection = selection
         self._last_batch_secs = time.monotonic()
         self._seen: dict[str, str] = {}  # where streams stood when they were last asked for
+        self._created: dict[str, int] = {}  # of streams that are to be read from their tails on
+        # Streams that took the place of others, while there is nothing in them yet.
+        self._empty: dict[str, str] = {}
 
     # -- where a query begins and ends -----------------------------------------------------------
 
@@ -83,6 +95,8 @@ class Tracker:
         for tail in found:
             if tail.problem is not None:
                 self._refuse(tail)
+            if tail.created_at_ms is not None:
+                self._created.setdefault(tail.stream, tail.created_at_ms)
         return {tail.stream: tail.next_offset for tail in found if tail.problem is None}
 
     def _refuse(self, tail: Tail) -> None:
@@ -109,7 +123,7 @@ class Tracker:
             if spans:
                 time.sleep(_RETRY_SECS)
             else:
-                self._selection.wait(start["at"])
+                self._selection.wait(start["at"] | self._empty)
                 spans = self.pending(start, None)
             if not self._is_batch(spans):
                 return start
@@ -140,11 +154,31 @@ class Tracker:
             {"stream": name, "from": at.get(name, BEGINNING)} for name in sorted(asked)
         )
         self._seen = {tail.stream: tail.next_offset for tail in found if tail.problem is None}
-        spans = (self._span(tail, at, (target or {}).get(tail.stream)) for tail in found)
+        self._empty = {}
+        spans = (self._next_span(tail, start, (target or {}).get(tail.stream)) for tail in found)
         return [span for span in spans if span is not None]
 
-    def _span(self, tail: Tail, at: dict[str, str], end: str | None) -> Span | None:
-        first = at.get(tail.stream, BEGINNING)
+    def _next_span(self, tail: Tail, start: SparkOffset, end: str | None) -> Span | None:
+        first = start["at"].get(tail.stream, BEGINNING)
+        read = created_of(start).get(tail.stream) or self._created.get(tail.stream)
+        if first > START.token() and is_another(tail, read):
+            tail, first = self._in_its_place(tail), BEGINNING
+            end = min(end or tail.next_offset, tail.next_offset)
+            if not tail.messages:
+                self._empty[tail.stream] = tail.next_offset
+        span = self._span(tail, first, end)
+        return None if span is None else replace(span, created_at_ms=tail.created_at_ms)
+
+    def _in_its_place(self, tail: Tail) -> Tail:
+        """The whole of a stream that took the place of the one that was read."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{tail.stream}: {REPLACED} "
+                "Set failOnDataLoss=false to go on with the new one, from its beginning."
+            )
+        return self._server.tails([{"stream": tail.stream, "from": BEGINNING}])[0]
+
+    def _span(self, tail: Tail, first: str, end: str | None) -> Span | None:
         if tail.problem == TRIMMED:
             if not self._options.from_snapshot:
                 self._refuse(tail)
@@ -195,9 +229,14 @@ class Tracker:
             end = self._server.tails([query])[0].until_offset
             if end is None or end >= span.end:
                 break
-            parts.append(Span(span.stream, first, end, bytes=size))
+            parts.append(replace(span, start=first, end=end, bytes=size))
             first = end
-        return [*parts, Span(span.stream, first, span.end, bytes=size)]
+        return [*parts, replace(span, start=first, bytes=size)]
+
+
+def is_another(tail: Tail, created_at_ms: int | None) -> bool:
+    """Whether this is not the stream that was created then, as far as both are known."""
+    return None not in (created_at_ms, tail.created_at_ms) and tail.created_at_ms != created_at_ms
 
 
 def _shortages(pending: dict[str, int], most: int | None) -> dict[str, int]:
