@@ -6,10 +6,10 @@ provide an Exchange; neither knows the protocol, and no handler knows a socket.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from headrace.protocol.headers import Headers
+from headrace.protocol.requests import Append
 from headrace.protocol.responses import Response
 
 
@@ -22,16 +22,15 @@ class Client(NamedTuple):
 
 
 class Kin:
-    """What requests with the same head share.
+    """What appends share whose heads differ in the target, Producer-Seq and Content-Length only.
 
-    `again` answers one of them without looking at its head, but for Producer-Seq; it raises
-    StreamNotFound or StreamDeleted, having done nothing, where the head must be looked at.
+    `model` is what the first of them was parsed to, without its body.
     """
 
-    __slots__ = ("again",)
+    __slots__ = ("model",)
 
     def __init__(self) -> None:
-        self.again: Callable[[Request, Exchange], None] | None = None
+        self.model: Append | None = None
 
 
 class Request:

@@ -19,7 +19,6 @@ _HEAD_BYTES_MAX: Final = 2048  # what the memory of a head may cost an idle conn
 _DIGITS_MAX: Final = 16
 _ATTEMPTS: Final = 16  # heads remembered in vain, one after another, before a client is left alone
 _METHOD: Final = b"POST "
-_TARGETS_MAX: Final = 32  # of which a connection remembers how they were answered
 # What a parser cannot take for anything but part of a path, and a router not for a query.
 _PLAIN: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/-._~%!$&'()*+,;=:@"
 _LENGTH: Final = b"content-length"
@@ -46,7 +45,6 @@ class Repeats:
         "_body_bytes_max",
         "_first",
         "_first_digits",
-        "_kin_of",
         "_model",
         "_second",
         "_second_digits",
@@ -61,7 +59,6 @@ class Repeats:
         # The head in pieces, the fields whose digits stand between them, and how many digits
         # they had. Without a second field the head ends with `_between`.
         self._before = self._behind_target = self._between = self._after = b""
-        self._kin_of: dict[bytes, Kin] = {}
         self._first = _LENGTH
         self._second: bytes | None = None
         self._first_digits = self._second_digits = 0
@@ -71,15 +68,12 @@ class Repeats:
         model, before, between = self._model, self._before, self._between
         if model is None:
             return None
-        target, kin, start = model.target, model.kin, len(before)
+        target, start = model.target, len(before)
         if data[:start] != before:
             end = self._target_end(data)
             if not end:
                 return None
             target, start = data[len(_METHOD) : end], end + len(self._behind_target)
-            kin = self._kin_of.get(target)
-            if kin is None and len(self._kin_of) < _TARGETS_MAX:
-                kin = self._kin_of[target] = Kin()
         count = _count_digits(data, start, self._first_digits, between)
         if not count:
             return None
@@ -102,7 +96,7 @@ class Repeats:
         if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:
             return None
         self._attempts = _ATTEMPTS
-        return Request(model.method, target, headers, body, model.client, monotonic(), kin)
+        return Request(model.method, target, headers, body, model.client, monotonic(), model.kin)
 
     def _target_end(self, data: bytes) -> int:
         """Where another target ends, if that is all that tells the head from the last; or 0."""
@@ -129,7 +123,6 @@ class Repeats:
         last = length if seq is None else max(length, seq)
         self._before, self._after = head[: first.start], head[last.end :]
         self._behind_target = head[head.find(b" ", len(_METHOD)) : first.start]
-        self._kin_of = {}
         self._between = self._after if seq is None else head[first.end : last.start]
         self._first, self._second = first.name, None if seq is None else last.name
         self._first_digits, self._second_digits = first.end - first.start, last.end - last.start

@@ -15,13 +15,11 @@ from headrace.errors import (
     HeadraceError,
     InternalFault,
     MethodNotAllowed,
-    StreamDeleted,
-    StreamNotFound,
 )
 from headrace.http.buckets import BucketRoutes
 from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
-from headrace.http.exchange import Exchange, Kin, Request
+from headrace.http.exchange import Exchange, Request
 from headrace.http.health import Health
 from headrace.http.inspection import Inspection
 from headrace.http.metrics import Metrics
@@ -82,8 +80,6 @@ class Application:
         try:
             if self._limiter is not None and target not in self._fixed:
                 self._limiter.admit(self._origins.subject(request))
-            if request.kin is not None and self._handle_again(request.kin, request, exchange):
-                return
             if request.method == b"OPTIONS":
                 request.operation = "preflight"
                 exchange.respond(self.cors.preflight())
@@ -99,16 +95,6 @@ class Application:
             reference = secrets.token_hex(8)
             logger.exception("request failed", extra={"reference": reference})
             exchange.respond(responses.problem(InternalFault(reference)))
-
-    def _handle_again(self, kin: Kin, request: Request, exchange: Exchange) -> bool:
-        """Answer a request as the last one with the same head was, where that can be done."""
-        if kin.again is None:
-            return False
-        try:
-            kin.again(request, exchange)
-        except (StreamNotFound, StreamDeleted):
-            return False
-        return True
 
     def _handle_control(self, request: Request, exchange: Exchange) -> None:
         path, _, query = request.target.partition(b"?")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from headrace.engine.bounded import read_bounded
 from headrace.engine.creation import CreateOutcome
@@ -23,7 +22,6 @@ from headrace.http.surfaces import Surface
 from headrace.protocol import caching, responses
 from headrace.protocol.offsets import NOW
 from headrace.protocol.requests import (
-    Append,
     Live,
     Read,
     append_like,
@@ -80,21 +78,14 @@ class StreamRoutes:
 
     def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "append"
-        name = self._name(path)
-        stream = self._engine.find(name)
-        command = parse_append(request.headers, request.body)
-        if request.kin is not None and command.body:
-            model = append_like(command, request.headers, b"")
-            request.kin.again = partial(self._append_again, name, model)
-        self._submit(stream, command, exchange)
-
-    def _append_again(self, name: str, model: Append, request: Request, exchange: Exchange) -> None:
-        request.operation = "append"
-        stream = self._engine.find(name)
-        command = append_like(model, request.headers, request.body)
-        self._submit(stream, command, exchange)
-
-    def _submit(self, stream: Stream, command: Append, exchange: Exchange) -> None:
+        stream = self._engine.find(self._name(path))
+        kin = request.kin
+        if kin is not None and kin.model is not None:
+            command = append_like(kin.model, request.headers, request.body)
+        else:
+            command = parse_append(request.headers, request.body)
+            if kin is not None and command.body:
+                kin.model = append_like(command, request.headers, b"")
         respond = exchange.respond
         self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
 
