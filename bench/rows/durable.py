@@ -32,7 +32,7 @@ class DurableAppends(Appends):
 
     def run(self, target: Target, budget: Budget) -> Sample:
         names = [f"append-{number}" for number in range(self.streams)]
-        _create_all(target.port, names)
+        create_all(target.port, names)
         loop = ClosedLoop(target.port, self.status)
         for connection in range(self.connections):
             loop.add(self.requests_of(connection, names[connection :: self.connections] or names))
@@ -58,7 +58,7 @@ class DurableAppends(Appends):
         return sample
 
 
-def _create_all(port: int, names: list[str]) -> None:
+def create_all(port: int, names: list[str]) -> None:
     if len(names) <= MANY:
         client = Client(port)
         client.expect_all(create(name, OCTETS) for name in names)
