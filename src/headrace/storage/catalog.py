@@ -9,8 +9,9 @@ is an unfinished checkpoint and void; anything wrong before them is damage.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -20,6 +21,7 @@ from headrace.errors import DirectoryMismatch, StoredBytesDamaged
 from headrace.protocol.stream import StreamState
 from headrace.storage import whole_files
 from headrace.storage.disk import Disk
+from headrace.storage.pace import AT_ONCE, Pace
 from headrace.storage.records import (
     HeadRecord,
     ProducerRecords,
@@ -158,9 +160,9 @@ class Catalog:
     def _log_name(self, number: int) -> str:
         return f"{DIRECTORY}/log-{number:016d}"
 
-    def load(self) -> Catalogued:
+    def load(self, pace: Pace = AT_ONCE) -> Catalogued:
         found = Catalogued({}, {})
-        for position, size, entry in self._entries():
+        for position, size, entry in pace.through(self._entries()):
             self._note(entry, position, size)
             if isinstance(entry, DocumentEntry):
                 apply_documents(found.documents, {entry.name: entry.value})
@@ -211,10 +213,10 @@ class Catalog:
             yield position, size, entry
             position += size
 
-    def commit(self, entries: Sequence[AnyEntry], applied_lsn: int) -> None:
+    def commit(self, entries: Iterable[AnyEntry], applied_lsn: int, pace: Pace = AT_ONCE) -> None:
         """Write the changed streams and documents down; they count once `current` says so."""
         log, log_bytes = self.current.log, self.current.log_bytes
-        data = self._append(entries, log_bytes)
+        data = self._append(pace.through(entries), log_bytes)
         name = self._log_name(log)
         file = self._disk.open(name, create=True)
         file.write(log_bytes, data)
@@ -225,9 +227,9 @@ class Catalog:
             self._disk.sync_directory(DIRECTORY)
         self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn))
         if self.is_stale:
-            self._compact()
+            self._compact(pace)
 
-    def _append(self, entries: Sequence[AnyEntry], position: int) -> bytes:
+    def _append(self, entries: Iterable[AnyEntry], position: int) -> bytes:
         """Records as they stand in a log from `position` on."""
         parts: list[bytes] = []
         for entry in entries:
@@ -241,12 +243,12 @@ class Catalog:
     def is_stale(self) -> bool:
         return self.current.log_bytes > 2 * self._live_bytes + STALE_BYTES_MIN
 
-    def _compact(self) -> None:
+    def _compact(self, pace: Pace) -> None:
         """A new log with everything once; the old one goes when the new one counts."""
         old = self.current
-        found = self.load()
+        found = self.load(pace)
         documents = [DocumentEntry(name, value) for name, value in found.documents.items()]
-        data = self._append([*found.streams.values(), *documents], 0)
+        data = self._append(pace.through(chain(found.streams.values(), documents)), 0)
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
         file.truncate(0)

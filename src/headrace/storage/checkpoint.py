@@ -8,11 +8,11 @@ then may segments be used again and files of deleted streams go.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from itertools import chain
 
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
-from headrace.protocol.stream import Appended, StreamState, apply_append
+from headrace.protocol.stream import StreamState, apply_append
 from headrace.storage import stream_files
 from headrace.storage.catalog import (
     Catalog,
@@ -34,29 +34,37 @@ from headrace.storage.frames import (
     apply_frame,
     created_state,
 )
+from headrace.storage.pace import Pace
 from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader, StreamWriter, Void
 from headrace.storage.tailed import base_of
 
 SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
 
 
-@dataclass(slots=True)
 class _Stream:
     """A stream that a checkpoint changes, and what it adds to its files."""
 
-    state: StreamState
-    sizes: Sizes
-    changes: list[Appended] = field(default_factory=list)
-    gone: bool = False
+    __slots__ = ("data", "gone", "lengths", "sizes", "start", "state")
+
+    def __init__(self, state: StreamState, sizes: Sizes) -> None:
+        self.state = state
+        self.sizes = sizes
+        self.start: Position | None = None
+        self.lengths: list[int] = []
+        self.data: list[bytes] = []
+        self.gone = False
 
 
 class Checkpointer:
     """Knows the streams that a checkpoint changes while it runs; the rest is in the catalog."""
 
-    def __init__(self, disk: Disk, catalog: Catalog, limits: Limits, *, sync: bool) -> None:
+    def __init__(
+        self, disk: Disk, catalog: Catalog, limits: Limits, pace: Pace, *, sync: bool
+    ) -> None:
         self._disk = disk
         self._catalog = catalog
         self._limits = limits
+        self._pace = pace
         self._sync = sync
         self._changed: dict[int, _Stream] = {}
         self._documents: dict[str, bytes | None] = {}
@@ -65,15 +73,16 @@ class Checkpointer:
         """Carry frames over; where each stream's files then end, and their sizes."""
         applied_lsn = self._catalog.current.applied_lsn
         with self._catalog.lookup() as self._look_up:
-            for lsn, frame in numbered:
+            for lsn, frame in self._pace.through(numbered):
                 if lsn > applied_lsn:
                     self._apply(frame)
                     applied_lsn = lsn
         dirty = list(self._changed.values())
-        self._write_files([stream for stream in dirty if stream.changes and not stream.gone])
+        self._write_files([stream for stream in dirty if stream.data and not stream.gone])
         voids = [(stream.state.id, self._find_void(stream)) for stream in dirty if not stream.gone]
         documents = [DocumentEntry(name, value) for name, value in self._documents.items()]
-        self._catalog.commit([*map(self._entry, dirty), *documents], applied_lsn)
+        entries: chain[CatalogEntry | DocumentEntry] = chain(map(self._entry, dirty), documents)
+        self._catalog.commit(entries, applied_lsn, self._pace)
         self._documents.clear()
         self._changed.clear()
         flushed = {}
@@ -134,18 +143,18 @@ class Checkpointer:
         change = frame.change()
         apply_append(stream.state, change, frame.now_ms, self._limits)
         if change.data:
-            stream.changes.append(change)
+            if not stream.data:
+                stream.start = change.start
+            stream.lengths += change.lengths
+            stream.data.append(change.data)
 
     def _write_files(self, streams: list[_Stream]) -> None:
         each = self._sync and len(streams) <= SYNC_EACH_MAX
-        for stream in streams:
+        for stream in self._pace.through(streams):
             state = stream.state
+            assert stream.start is not None, "data begins somewhere"
             writer = StreamWriter(self._disk, state.id, base_of(state).bytes, stream.sizes)
-            writer.add(
-                stream.changes[0].start,
-                [length for change in stream.changes for length in change.lengths],
-                b"".join(change.data for change in stream.changes),
-            )
+            writer.add(stream.start, stream.lengths, b"".join(stream.data))
             stream.sizes = writer.sizes
             if each:
                 writer.sync()

@@ -67,6 +67,7 @@ from headrace.storage.frames import (
 )
 from headrace.storage.journal import SEGMENT_BYTES, Journal
 from headrace.storage.lane import LaneMaker, ThreadLane
+from headrace.storage.pace import Pace
 from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader
 from headrace.storage.tailed import TailedLog
 
@@ -168,6 +169,7 @@ class FileStorage:
         self._documents: dict[str, bytes] = {}
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
+        self._carried = 0  # full segments that the checkpoint takes
         self._checkpoints_are_sound = True
         self._is_closed = False
         self._pinned_bytes = 0
@@ -373,14 +375,19 @@ class FileStorage:
         self._checkpoints_are_sound = False
         if self._checkpointer is None:
             self._checkpointer = Checkpointer(
-                self._disk, self._catalog, self._limits, sync=self._sync
+                self._disk, self._catalog, self._limits, Pace(self._is_pressed), sync=self._sync
             )
         segments = list(self._journal.sealed)
+        self._carried = len(segments)
         flushed = self._checkpointer.run(
             numbered for segment in segments for numbered in self._journal.scan_segment(segment)
         )
         self._checkpoints_are_sound = True
         return self._catalog.current.applied_lsn, flushed
+
+    def _is_pressed(self) -> bool:
+        """Whether the checkpoint that runs has others behind it, or somebody waits for its end."""
+        return self._is_closed or len(self._journal.sealed) > self._carried
 
     def _checkpointed(
         self, finished: asyncio.Future[tuple[int, dict[int, tuple[Position, Sizes]]]]

@@ -122,7 +122,8 @@ class StreamWriter:
     """Adds what a checkpoint has for one stream; nothing is durable before `sync`."""
 
     def __init__(self, disk: Disk, stream_id: int, base_bytes: int, sizes: Sizes) -> None:
-        disk.make_directory(folder(stream_id))
+        if not sizes.blocks:
+            disk.make_directory(folder(stream_id))
         self._files = {
             suffix: disk.open(path(stream_id, suffix), create=True) for suffix in _SUFFIXES
         }

@@ -1,0 +1,35 @@
+"""Work beside the event loop rests in between, unless it is pressed."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from headrace.storage import pace
+from headrace.storage.pace import Pace
+
+
+@pytest.mark.parametrize(("pressed", "rests"), [(False, 4), (True, 0)])
+def test_it_rests_after_each_slice_unless_it_is_pressed(
+    pressed: bool, rests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[float] = []
+    ticks = count()
+    monkeypatch.setattr(pace, "monotonic", lambda: next(ticks) * pace.SLICE_SECS)
+    monkeypatch.setattr("time.sleep", rested.append)
+    assert list(Pace(lambda: pressed).through("abcd")) == list("abcd")
+    assert rested == [pace.REST_SECS] * rests
+
+
+def test_a_worker_that_becomes_pressed_goes_on_without_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    rested: list[int] = []
+    ticks = count()
+    monkeypatch.setattr(pace, "monotonic", lambda: next(ticks) * pace.SLICE_SECS)
+    monkeypatch.setattr("time.sleep", lambda _: rested.append(len(done)))
+    done.extend(Pace(lambda: next(ticks) > 6).through("abcdef"))
+    assert done == list("abcdef")
+    assert 0 < len(rested) < 6
