@@ -1,6 +1,6 @@
 """What the number of streams costs: durable appends over 10, 1,000 and 100,000 streams, in turns.
 
-    python -m bench.spread                       12 rounds of a quarter of a second each
+    python -m bench.spread                       8 rounds of a fifth of a second each
     python -m bench.spread --rounds 4 --mode acid
     python -m bench.spread --sustained 30        each number by itself for half a minute instead
 
@@ -31,7 +31,7 @@ from bench.servers import STORING, Kind, build, running
 from bench.sockets import raise_descriptor_limit
 
 STREAMS = (10, 1_000, 100_000)
-WARM_UP_SECS = 0.5
+WARM_UP_SECS = 0.3
 SETTLE_SECS = 10.0  # what was created gets from the journal into the catalog
 
 
@@ -58,8 +58,8 @@ class Contender:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spread")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=0.25)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--sustained", type=int, metavar="SECONDS")
     parser.add_argument("--mode", choices=("file-durable", "acid"), default="file-durable")
     parser.add_argument("--report", type=Path, help="write the samples there, as JSON")
