@@ -8,6 +8,9 @@ from typing import Protocol
 monotonic = time.monotonic
 """Seconds on a clock that never goes back, for measuring what nobody simulates."""
 
+sleep = time.sleep
+"""For threads beside the event loop, never on it."""
+
 
 class Clock(Protocol):
     def now_ms(self) -> int:

@@ -17,7 +17,7 @@ def test_it_rests_after_each_slice_unless_it_is_pressed(
     rested: list[float] = []
     ticks = count()
     monkeypatch.setattr(pace, "monotonic", lambda: next(ticks) * pace.SLICE_SECS)
-    monkeypatch.setattr("time.sleep", rested.append)
+    monkeypatch.setattr(pace, "sleep", rested.append)
     assert list(Pace(lambda: pressed).through("abcd")) == list("abcd")
     assert rested == [pace.REST_SECS] * rests
 
@@ -29,7 +29,7 @@ def test_a_worker_that_becomes_pressed_goes_on_without_rests(
     rested: list[int] = []
     ticks = count()
     monkeypatch.setattr(pace, "monotonic", lambda: next(ticks) * pace.SLICE_SECS)
-    monkeypatch.setattr("time.sleep", lambda _: rested.append(len(done)))
+    monkeypatch.setattr(pace, "sleep", lambda _: rested.append(len(done)))
     done.extend(Pace(lambda: next(ticks) > 6).through("abcdef"))
     assert done == list("abcdef")
     assert 0 < len(rested) < 6

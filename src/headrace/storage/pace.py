@@ -7,11 +7,10 @@ work is done in short slices with rests between them, in which the loop has the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from headrace.clock import monotonic
+from headrace.clock import monotonic, sleep
 
 SLICE_SECS: Final = 0.000_5
 REST_SECS: Final = 0.001
@@ -33,7 +32,7 @@ class Pace:
             yield item
             if monotonic() - begun >= SLICE_SECS:
                 if not self._is_pressed():
-                    time.sleep(REST_SECS)
+                    sleep(REST_SECS)
                 begun = monotonic()
 
 
