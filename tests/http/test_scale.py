@@ -119,10 +119,12 @@ def test_readers_that_stall_while_they_catch_up_cost_little_each(
     for _ in range(8):
         http.post(stream, json=["x" * EVENT_BYTES] * (MIB // EVENT_BYTES)).raise_for_status()
     url = f"{stream}?offset=-1&live=sse"
-    # The first of them also bring what the allocator keeps for the next answers.
+    empty = rss_bytes(server)
     with Crowd(server.port, url, readers, "stalled"):
         wait_for_readers(http, readers)
         before = rss_bytes(server)
+        assert (before - empty) / readers <= CATCHING_UP_BYTES_MAX
+        # The first found memory that was free; each that comes on top of them costs its own.
         with Crowd(server.port, url, readers, "stalled"):
             wait_for_readers(http, 2 * readers)
             each = (rss_bytes(server) - before) / readers

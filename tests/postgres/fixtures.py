@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from headrace.postgres.server import PostgresServer
+from headrace.testing.waiting import eventually
 
 _numbers = count()
 
@@ -47,18 +48,23 @@ def database(postgres: PostgresServer) -> Iterator[str]:
     with psycopg.connect(postgres.url, autocommit=True) as admin:
         admin.execute(f"create database {name}")
         yield postgres.url_of(name)
-        # A query that is still stopping may open its slot once more: until none is left.
-        while admin.execute(
-            "select 1 from pg_replication_slots where database = %s", (name,)
-        ).fetchone():
-            admin.execute(
-                "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots"
-                " where database = %s and active_pid is not null",
-                (name,),
-            )
-            admin.execute(
-                "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
-                " where database = %s and not active",
-                (name,),
-            )
+        # A query that is still stopping may open its slot once more.
+        eventually(lambda: not _drop_slots(admin, name), "a database without slots")
         admin.execute(f"drop database {name} with (force)")
+
+
+def _drop_slots(admin: psycopg.Connection, database: str) -> bool:
+    """Drop the slots of a database, whoever reads them; whether any are left."""
+    admin.execute(
+        "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots"
+        " where database = %s and active_pid is not null",
+        (database,),
+    )
+    with suppress(psycopg.errors.ObjectInUse):
+        admin.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+            " where database = %s and not active",
+            (database,),
+        )
+    left = admin.execute("select 1 from pg_replication_slots where database = %s", (database,))
+    return left.fetchone() is not None

@@ -19,7 +19,16 @@ from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import JSON, client_of
-from tests.spark.helpers import batch_rows, next_batch, same, stop_readers, stream_reader
+from tests.spark.helpers import (
+    TEXT_SCHEMA,
+    batch_rows,
+    next_batch,
+    read_all,
+    same,
+    source,
+    stop_readers,
+    stream_reader,
+)
 
 _numbers = count()
 
@@ -97,7 +106,7 @@ def test_a_deleted_stream_that_was_read_whole_is_no_loss(http: httpx.Client, buc
     assert found(next_batch(reader, end)[1]) == [(f"/{bucket}/b", b"2")]
 
 
-@pytest.mark.parametrize("new", [b"[4]", b"[4,5,6,7]"])
+@pytest.mark.parametrize("new", [b"[4]", b"[4,5,6]", b"[4,5,6,7]"])
 def test_another_stream_of_the_same_name_is_not_passed_over(
     http: httpx.Client, bucket: str, new: bytes
 ) -> None:
@@ -110,6 +119,63 @@ def test_another_stream_of_the_same_name_is_not_passed_over(
     for one in (reader, stream_reader(http, bucket=bucket)):
         with pytest.raises(DataLoss, match=f"{path}: .*created again"):
             next_batch(one, end)
+
+
+def test_another_stream_is_not_taken_for_one_that_is_read_from_its_tail(
+    http: httpx.Client, bucket: str
+) -> None:
+    path = f"/{bucket}/a"
+    put(http, path, b"[1,2,3]")
+    reader = stream_reader(http, bucket=bucket, startingOffsets="latest")
+    start = same(reader.initialOffset())
+    http.delete(path)
+    put(http, path, b"[4,5,6,7]")
+    with pytest.raises(DataLoss, match=f"{path}: .*created again"):
+        next_batch(reader, start)
+
+
+@pytest.mark.parametrize("new", [b"[7,8,9]", b"[7,8]"])
+def test_another_stream_with_a_snapshot_at_its_tail_is_waited_at_where_loss_is_allowed(
+    http: httpx.Client, bucket: str, new: bytes
+) -> None:
+    path = f"/{bucket}/a"
+    put(http, path, b"[1,2,3]")
+    reader = stream_reader(http, subscribe=path, failOnDataLoss="false")
+    end, _ = next_batch(reader, same(reader.initialOffset()))
+    http.delete(path)
+    put(http, path, new)
+    publish(http, path, b"state")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next_batch, reader, end)
+        eventually(lambda: live_readers(http, "long-poll") >= 1, "the reader waits")
+        post(http, path, b"[10]")
+        assert found(waiting.result()[1]) == [(path, b"10")]
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_a_snapshot_of_another_stream_is_not_read_for_the_one_that_was_planned(
+    http: httpx.Client, bucket: str, has_snapshot: bool
+) -> None:
+    path = f"/{bucket}/a"
+    put(http, path, b"[1,2,3]")
+    publish(http, path, b"old")
+    options = {"subscribe": path, "fromSnapshot": "true"}
+    strict = source(http, **options).reader(TEXT_SCHEMA)
+    lenient = source(http, **options, failOnDataLoss="false").reader(TEXT_SCHEMA)
+    planned = strict.partitions()
+    http.delete(path)
+    put(http, path, b"[1,2,3]")
+    if has_snapshot:
+        publish(http, path, b"new")
+    with pytest.raises(DataLoss, match="created again"):
+        read_all(strict, planned)
+    assert read_all(lenient, planned) == []
+
+
+def publish(http: httpx.Client, path: str, body: bytes) -> None:
+    """A snapshot of everything that the stream holds."""
+    tail = http.head(path).headers["Stream-Next-Offset"]
+    assert http.put(f"{path}/snapshot/{tail}", content=body, headers=JSON).status_code == 204
 
 
 def test_a_bucket_that_does_not_exist_is_named(http: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -9,7 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from headrace.client.ranges import FramedChunk, Tail
+from headrace.spark.streams.server import Server
 from headrace.spark.streams.tracking import DataLoss
 from headrace.testing.following import live_readers
 from headrace.testing.waiting import eventually
@@ -109,6 +113,34 @@ def test_one_replaced_between_planning_and_reading_is_not_read_as_the_other(
     assert read_all(lenient, planned) == []
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_one_that_was_not_read_yet_is_missed_by_a_query_from_the_tail(
+    http: httpx.Client, name: str, restarted: bool
+) -> None:
+    put(http, f"{name}/a", *OLD)
+    put(http, f"{name}/b", *OLD)
+    both = f"{name}/a,{name}/b"
+    reader = stream_reader(http, subscribe=both, startingOffsets="latest")
+    start = same(reader.initialOffset())
+    post(http, f"{name}/b", b"4")
+    end, _ = next_batch(reader, start)
+    replace(http, f"{name}/a", *LONGER)
+    if restarted:
+        reader = stream_reader(http, subscribe=both)
+    with pytest.raises(DataLoss, match=AGAIN):
+        next_batch(reader, end)
+
+
+def test_one_that_was_seen_and_not_read_is_missed(http: httpx.Client, name: str) -> None:
+    put(http, f"{name}/a", *OLD)
+    reader = stream_reader(http, subscribePattern=f"{name}/.*")
+    start = same(reader.initialOffset())
+    reader.latestOffset(start, ReadAllAvailable())
+    replace(http, f"{name}/a", *LONGER)
+    with pytest.raises(DataLoss, match=f"{name}/a: .*{AGAIN}"):
+        next_batch(reader, start)
+
+
 def test_one_replaced_before_the_first_batch_of_a_query_from_the_tail_is_missed(
     http: httpx.Client, name: str
 ) -> None:
@@ -129,3 +161,57 @@ def test_a_checkpoint_that_does_not_say_when_its_streams_were_created_is_gone_on
     del end["created"]
     post(http, name, b"4")
     assert values(next_batch(stream_reader(http, subscribe=name), end)[1]) == [b"4"]
+
+
+def test_a_run_that_takes_what_is_there_takes_what_is_there_of_the_new_one(
+    http: httpx.Client, name: str
+) -> None:
+    put(http, name, b"11")
+    reader = stream_reader(http, subscribe=name, failOnDataLoss="false", maxMessagesPerTrigger="1")
+    end, _ = next_batch(reader, same(reader.initialOffset()))
+    post(http, name, b"22")
+    reader.prepareForTriggerAvailableNow()
+    replace(http, name, b"33333", b"44444")
+    taken = []
+    for _ in range(3):
+        end, rows = next_batch(reader, end)
+        taken += values(rows)
+        post(http, name, b'"too late"')
+    assert taken == [b"33333", b"44444"]
+
+
+def test_a_run_that_takes_what_is_there_misses_one_of_equal_length(
+    http: httpx.Client, name: str
+) -> None:
+    put(http, name, *OLD)
+    reader = stream_reader(http, subscribe=name)
+    end, _ = next_batch(reader, same(reader.initialOffset()))
+    replace(http, name, *EQUAL)
+    again = stream_reader(http, subscribe=name)
+    again.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match=AGAIN):
+        next_batch(again, end)
+
+
+def test_a_server_that_does_not_say_when_a_stream_was_created_is_read(
+    http: httpx.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(http, name, *OLD)
+    reader = stream_reader(http, subscribe=name, failOnDataLoss="false")
+    end, _ = next_batch(reader, same(reader.initialOffset()))
+    post(http, name, b"4")
+    tails, read_range = Server.tails, Server.read_range
+
+    def silent_tails(server: Server, *asked: Any, **options: Any) -> list[Tail]:
+        return [
+            dataclasses.replace(t, created_at_ms=None) for t in tails(server, *asked, **options)
+        ]
+
+    def silent_range(server: Server, *asked: Any) -> Iterator[FramedChunk]:
+        for chunk in read_range(server, *asked):
+            yield dataclasses.replace(chunk, created_at_ms=None)
+
+    monkeypatch.setattr(Server, "tails", silent_tails)
+    monkeypatch.setattr(Server, "read_range", silent_range)
+    again = stream_reader(http, subscribe=name, failOnDataLoss="false")
+    assert values(next_batch(again, end)[1]) == [b"4"]

@@ -21,6 +21,7 @@ class Change:
 
     stream_id: str
     next_offset: str | None
+    created_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,9 @@ def _document(target: Target, answer: Answer) -> Any:
 
 def _changes(target: Target, lines: Any) -> list[Change]:
     try:
-        return [Change(line["stream_id"], line.get("next_offset")) for line in lines]
+        return [
+            Change(line["stream_id"], line.get("next_offset"), line.get("created_at_ms"))
+            for line in lines
+        ]
     except (TypeError, KeyError, AttributeError):
         raise BadAnswer(target.url, "it does not name streams") from None

@@ -105,5 +105,6 @@ def _message(stream: Stream) -> bytes:
         message["deleted"] = True
     else:
         message["next_offset"] = stream.visible.token()
+        message["created_at_ms"] = state.created_at_ms
         message["closed"] = stream.visible_closed
     return orjson.dumps(message)

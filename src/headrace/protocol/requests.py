@@ -97,7 +97,7 @@ def parse_append(headers: Headers, body: bytes) -> Append:
 
 
 def append_like(model: Append, headers: Headers, body: bytes) -> Append:
-    """The append of a request whose head differs from that of `model` in Producer-Seq alone."""
+    """The append of a request with the fields of `model`, but for Producer-Seq."""
     producer = model.producer
     if producer is not None:
         seq = parse_integer("Producer-Seq", headers[b"producer-seq"])

@@ -79,19 +79,23 @@ class Checkpointer:
                     applied_lsn = lsn
         dirty = list(self._changed.values())
         self._write_files([stream for stream in dirty if stream.data and not stream.gone])
-        voids = [(stream.state.id, self._find_void(stream)) for stream in dirty if not stream.gone]
+        voids = [
+            (stream.state.id, self._find_void(stream))
+            for stream in self._pace.through(dirty)
+            if not stream.gone
+        ]
         documents = [DocumentEntry(name, value) for name, value in self._documents.items()]
         entries: chain[CatalogEntry | DocumentEntry] = chain(map(self._entry, dirty), documents)
         self._catalog.commit(entries, applied_lsn, self._pace)
         self._documents.clear()
         self._changed.clear()
         flushed = {}
-        for stream in dirty:
+        for stream in self._pace.through(dirty):
             if stream.gone:
                 stream_files.remove(self._disk, stream.state.id)
             else:
                 flushed[stream.state.id] = (stream.state.tail, stream.sizes)
-        for stream_id, void in voids:
+        for stream_id, void in self._pace.through(voids):
             if void is not None:
                 stream_files.give_back(self._disk, stream_id, void)
         return flushed

@@ -387,7 +387,8 @@ class FileStorage:
 
     def _is_pressed(self) -> bool:
         """Whether the checkpoint that runs has others behind it, or somebody waits for its end."""
-        return self._is_closed or len(self._journal.sealed) > self._carried
+        is_behind = len(self._journal.sealed) > self._carried
+        return is_behind or self._is_closed or self.refusal is not None
 
     def _checkpointed(
         self, finished: asyncio.Future[tuple[int, dict[int, tuple[Position, Sizes]]]]

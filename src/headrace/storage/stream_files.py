@@ -122,8 +122,7 @@ class StreamWriter:
     """Adds what a checkpoint has for one stream; nothing is durable before `sync`."""
 
     def __init__(self, disk: Disk, stream_id: int, base_bytes: int, sizes: Sizes) -> None:
-        if not sizes.blocks:
-            disk.make_directory(folder(stream_id))
+        disk.make_directory(folder(stream_id))
         self._files = {
             suffix: disk.open(path(stream_id, suffix), create=True) for suffix in _SUFFIXES
         }

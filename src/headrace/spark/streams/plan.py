@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
@@ -43,6 +43,18 @@ class Span:
         return self.bytes + REQUEST_BYTES
 
 
+class Stand(NamedTuple):
+    """Where a stream ended when it was asked, and which stream of that name it was."""
+
+    offset: str
+    created_at_ms: int | None
+
+
+def is_another(created_at_ms: int | None, than_ms: int | None) -> bool:
+    """Whether two streams of one name are not the same, as far as both are known."""
+    return None not in (created_at_ms, than_ms) and created_at_ms != than_ms
+
+
 class StreamPartition(InputPartition):
     """The ranges one task reads, in order."""
 
@@ -50,9 +62,14 @@ class StreamPartition(InputPartition):
         self.spans = spans
 
 
-def initial(at: Mapping[str, str]) -> SparkOffset:
+def initial(stands: Mapping[str, Stand]) -> SparkOffset:
     """Where a query begins that has no checkpoint."""
-    return {"at": dict(sorted(at.items())), "initial": True}
+    offset: SparkOffset = {
+        "at": {name: stands[name].offset for name in sorted(stands)},
+        "initial": True,
+    }
+    _note_created(offset, {name: stand.created_at_ms for name, stand in stands.items()})
+    return offset
 
 
 def place(start: SparkOffset, spans: Sequence[Span]) -> SparkOffset:
@@ -63,12 +80,14 @@ def place(start: SparkOffset, spans: Sequence[Span]) -> SparkOffset:
     end: SparkOffset = {"at": dict(sorted((start["at"] | ends).items()))}
     if begins:
         end["from"] = dict(sorted(begins.items()))
-    created = created_of(start) | {
-        span.stream: span.created_at_ms for span in spans if span.created_at_ms is not None
-    }
-    if created:
-        end["created"] = dict(sorted(created.items()))
+    _note_created(end, created_of(start) | {span.stream: span.created_at_ms for span in spans})
     return end
+
+
+def _note_created(offset: SparkOffset, created: Mapping[str, int | None]) -> None:
+    known = {name: created[name] for name in sorted(created) if created[name] is not None}
+    if known:
+        offset["created"] = known
 
 
 def created_of(offset: SparkOffset) -> dict[str, int]:

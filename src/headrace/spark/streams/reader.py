@@ -24,6 +24,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidOffset,
     OffsetTrimmed,
+    SnapshotNotFound,
     StreamDeleted,
     StreamNotFound,
 )
@@ -34,9 +35,11 @@ from headrace.spark.streams.plan import (
     SNAPSHOT,
     Span,
     SparkOffset,
+    Stand,
     StreamPartition,
     cut_into,
     cut_of,
+    is_another,
     packed,
     partition_count,
     place,
@@ -51,7 +54,6 @@ from headrace.spark.streams.tracking import (
     DataLoss,
     StreamProblem,
     Tracker,
-    is_another,
 )
 from headrace.spark.workers import settle
 
@@ -98,20 +100,26 @@ def _loss(server: Server, span: Span, error: HeadraceError | _Replaced) -> str |
     """Why what was planned is not there any more, if that is what `error` says."""
     if isinstance(error, StreamNotFound | StreamDeleted | OffsetTrimmed | _Replaced):
         return str(error)
-    if isinstance(error, InvalidOffset):  # past the tail of a shorter one, perhaps
-        [tail] = server.tails([{"stream": span.stream}])
-        if is_another(tail, span.created_at_ms):
-            return REPLACED
+    # Past the tail of another one, perhaps, or one without that snapshot.
+    if isinstance(error, InvalidOffset | SnapshotNotFound) and _is_replaced(server, span):
+        return REPLACED
     return None
+
+
+def _is_replaced(server: Server, span: Span) -> bool:
+    [tail] = server.tails([{"stream": span.stream}])
+    return is_another(tail.created_at_ms, span.created_at_ms)
 
 
 def _span_batches(server: Server, columns: Columns, span: Span) -> Iterator[pa.RecordBatch]:
     start = span.start
     if start.startswith(SNAPSHOT):
         start = start.removeprefix(SNAPSHOT)
+        if _is_replaced(server, span):
+            raise _Replaced(REPLACED)
         yield from snapshot_rows(server, columns, span.stream, start)
     for chunk in server.read_range(span.stream, start, span.end):
-        if span.created_at_ms not in (None, chunk.created_at_ms):
+        if is_another(chunk.created_at_ms, span.created_at_ms):
             raise _Replaced(REPLACED)
         yield columns.of_frame(span.stream, chunk.content_type, chunk.body)
 
@@ -158,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tracker_now: Tracker | None = None
         self._server_now: Server | None = None
         self._initial: SparkOffset | None = None
-        self._target: dict[str, str] | None = None
+        self._target: dict[str, Stand] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tracker_now": None, "_server_now": None}
@@ -186,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._tracker.tail_offsets()
+        self._target = self._tracker.tails()
 
     def latestOffset(self, start: SparkOffset, limit: ReadLimit) -> SparkOffset:  # noqa: N802
         options = self._options
@@ -199,7 +207,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def reportLatestOffset(self) -> SparkOffset | None:  # noqa: N802
-        return {"at": dict(sorted(self._tracker.tail_offsets().items()))}
+        tails = self._tracker.tails()
+        return {"at": {name: tails[name].offset for name in sorted(tails)}}
 
     def partitions(self, start: SparkOffset, end: SparkOffset) -> Sequence[InputPartition]:
         options = self._options

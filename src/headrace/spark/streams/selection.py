@@ -17,6 +17,7 @@ from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, NOW, START
 from headrace.protocol.registry import note_announced
 from headrace.spark.streams.options import ReadOptions
+from headrace.spark.streams.plan import SparkOffset, Stand, created_of, is_another
 from headrace.spark.streams.server import Server
 
 
@@ -25,12 +26,12 @@ class Selection(Protocol):
         """Every stream there is to read, now."""
         ...
 
-    def tails(self) -> dict[str, str] | None:
+    def tails(self) -> dict[str, Stand] | None:
         """Where every stream stands, if that is known without asking each of them."""
         ...
 
-    def changed(self, at: Mapping[str, str]) -> set[str]:
-        """Streams that may stand further than `at`: at least those that do."""
+    def changed(self, start: SparkOffset) -> set[str]:
+        """Streams that may stand further than in `start`, or be others: at least those."""
         ...
 
     def wait(self, at: Mapping[str, str]) -> None:
@@ -51,7 +52,7 @@ class Named:
     def tails(self) -> None:
         return None
 
-    def changed(self, at: Mapping[str, str]) -> set[str]:
+    def changed(self, start: SparkOffset) -> set[str]:
         return self.names()
 
     def wait(self, at: Mapping[str, str]) -> None:
@@ -74,7 +75,7 @@ class Registered:
     def tails(self) -> None:
         return None
 
-    def changed(self, at: Mapping[str, str]) -> set[str]:
+    def changed(self, start: SparkOffset) -> set[str]:
         return self.names()
 
     def wait(self, at: Mapping[str, str]) -> None:
@@ -104,26 +105,33 @@ class Followed:
         self._prefix = prefix
         self._server = server
         self._cursor: str | None = None
-        self._tails: dict[str, str] = {}
+        self._tails: dict[str, Stand] = {}
         # Streams that may stand elsewhere than where the query has read to.
-        self._elsewhere: dict[str, str] = {}
+        self._elsewhere: dict[str, Stand] = {}
 
     def names(self) -> set[str]:
         return set(self.tails())
 
-    def tails(self) -> dict[str, str]:
+    def tails(self) -> dict[str, Stand]:
         self._follow(wait=False)
         return dict(self._tails)
 
-    def changed(self, at: Mapping[str, str]) -> set[str]:
+    def changed(self, start: SparkOffset) -> set[str]:
         self._follow(wait=False)
-        self._elsewhere = {n: tail for n, tail in self._elsewhere.items() if self._is_news(n, at)}
+        at, created = start["at"], created_of(start)
+        self._elsewhere = {
+            name: tail
+            for name, tail in self._elsewhere.items()
+            if self._is_news(name, tail, Stand(at.get(name, START.token()), created.get(name)))
+        }
         return set(self._elsewhere)
 
-    def _is_news(self, name: str, at: Mapping[str, str]) -> bool:
-        tail, read = self._elsewhere[name], at.get(name, START.token())
+    def _is_news(self, name: str, tail: Stand, read: Stand) -> bool:
+        if tail.offset > read.offset:
+            return True
         # One that stands before what was read is another stream of that name: asked, it says so.
-        return tail > read or (tail < read and name in self._tails)
+        is_other = tail.offset < read.offset or is_another(tail.created_at_ms, read.created_at_ms)
+        return is_other and name in self._tails
 
     def wait(self, at: Mapping[str, str]) -> None:
         self._follow(wait=True)
@@ -159,7 +167,8 @@ class Followed:
                 # What of it was not read yet is noticed as missing when it is asked for.
                 self._tails.pop(name, None)
             else:
-                self._tails[name] = self._elsewhere[name] = change.next_offset
+                stand = Stand(change.next_offset, change.created_at_ms)
+                self._tails[name] = self._elsewhere[name] = stand
 
 
 def _held(at: Mapping[str, str], names: set[str] | frozenset[str]) -> list[dict[str, Any]]:

@@ -18,8 +18,10 @@ from headrace.spark.streams.plan import (
     SNAPSHOT,
     Span,
     SparkOffset,
+    Stand,
     created_of,
     initial,
+    is_another,
     place,
     shares,
 )
@@ -54,10 +56,9 @@ class Tracker:
         self._server = server
         self._selection = selection
         self._last_batch_secs = time.monotonic()
-        self._seen: dict[str, str] = {}  # where streams stood when they were last asked for
-        self._created: dict[str, int] = {}  # of streams that are to be read from their tails on
-        # Streams that took the place of others, while there is nothing in them yet.
-        self._empty: dict[str, str] = {}
+        self._seen: dict[str, Stand] = {}  # where streams stood when they were last asked for
+        # Where to wait at streams that lost what a query has read, while they hold nothing new.
+        self._waiting_at: dict[str, str] = {}
 
     # -- where a query begins and ends -----------------------------------------------------------
 
@@ -68,24 +69,27 @@ class Tracker:
         if isinstance(starting, dict):
             latest = {name for name, offset in starting.items() if offset == LATEST}
             self._check_selected(starting)
-            return initial(starting | self.tail_offsets(latest))
-        return initial(self.tail_offsets())
+            given = {name: Stand(offset, None) for name, offset in starting.items()}
+            return initial(given | self.tails(latest))
+        return initial(self.tails())
 
-    def ending(self) -> dict[str, str]:
+    def ending(self) -> dict[str, Stand]:
         """Where each stream of a batch read ends."""
         ending = self._options.ending
-        at = self.tail_offsets()
+        tails = self.tails()
         if isinstance(ending, dict):
             self._check_selected(ending)
-            at |= {name: offset for name, offset in ending.items() if offset != LATEST}
-        return at
+            for name, offset in ending.items():
+                if offset != LATEST:
+                    tails[name] = Stand(offset, None)
+        return tails
 
     def _check_selected(self, offsets: dict[str, str]) -> None:
         unknown = sorted(offsets.keys() - self._selection.names())
         if unknown:
             raise StreamProblem(f"An offset is given for {unknown[0]}, which is not read here.")
 
-    def tail_offsets(self, names: Iterable[str] | None = None) -> dict[str, str]:
+    def tails(self, names: Iterable[str] | None = None) -> dict[str, Stand]:
         if names is None:
             known = self._selection.tails()
             if known is not None:
@@ -95,9 +99,7 @@ class Tracker:
         for tail in found:
             if tail.problem is not None:
                 self._refuse(tail)
-            if tail.created_at_ms is not None:
-                self._created.setdefault(tail.stream, tail.created_at_ms)
-        return {tail.stream: tail.next_offset for tail in found if tail.problem is None}
+        return _stands(found)
 
     def _refuse(self, tail: Tail) -> None:
         """A stream that cannot answer is an error, unless a loss of data is allowed."""
@@ -112,18 +114,19 @@ class Tracker:
     # -- what is new -----------------------------------------------------------------------------
 
     def latest(
-        self, start: SparkOffset, bounds: Bounds, target: dict[str, str] | None
+        self, start: SparkOffset, bounds: Bounds, target: dict[str, Stand] | None
     ) -> SparkOffset:
         """Where the next batch ends: `start` itself if there is nothing for one.
 
-        `target` is where a run ends that takes only what was there when it began.
+        `target` is where a run ends that takes only what was there when it began; where another
+        stream takes the place of one of them, it is corrected.
         """
         spans = self.pending(start, target)
         if target is None and not self._is_batch(spans):
             if spans:
                 time.sleep(_RETRY_SECS)
             else:
-                self._selection.wait(start["at"] | self._empty)
+                self._selection.wait(start["at"] | self._waiting_at)
                 spans = self.pending(start, None)
             if not self._is_batch(spans):
                 return start
@@ -139,35 +142,59 @@ class Tracker:
             return bool(spans)
         return time.monotonic() - self._last_batch_secs >= self._options.delay_max_secs
 
-    def pending(self, start: SparkOffset, target: dict[str, str] | None) -> list[Span]:
+    def pending(self, start: SparkOffset, target: dict[str, Stand] | None) -> list[Span]:
         """What stands between `start` and the tails, or `target`."""
-        at = start["at"]
+        at, created = start["at"], created_of(start)
         if target is None:
             # One that has left the selection with something unread is asked for once more.
             zero = START.token()
-            asked = self._selection.changed(at) | {
-                name for name, tail in self._seen.items() if max(at.get(name, zero), zero) < tail
+            asked = self._selection.changed(start) | {
+                name
+                for name, tail in self._seen.items()
+                if max(at.get(name, zero), zero) < tail.offset
             }
         else:
-            asked = {name for name, end in target.items() if at.get(name) != end}
+            asked = {
+                name
+                for name, end in target.items()
+                if at.get(name) != end.offset or is_another(end.created_at_ms, created.get(name))
+            }
         found = self._server.tails(
             {"stream": name, "from": at.get(name, BEGINNING)} for name in sorted(asked)
         )
-        self._seen = {tail.stream: tail.next_offset for tail in found if tail.problem is None}
-        self._empty = {}
-        spans = (self._next_span(tail, start, (target or {}).get(tail.stream)) for tail in found)
-        return [span for span in spans if span is not None]
+        seen, self._seen = self._seen, _stands(found)
+        self._waiting_at = {}
+        spans = []
+        for tail in found:
+            name = tail.stream
+            read = Stand(at.get(name, BEGINNING), created.get(name))
+            span = self._next_span(tail, read, seen.get(name), target)
+            if span is not None:
+                spans.append(replace(span, created_at_ms=tail.created_at_ms))
+        return spans
 
-    def _next_span(self, tail: Tail, start: SparkOffset, end: str | None) -> Span | None:
-        first = start["at"].get(tail.stream, BEGINNING)
-        read = created_of(start).get(tail.stream) or self._created.get(tail.stream)
-        if first > START.token() and is_another(tail, read):
+    def _next_span(
+        self, tail: Tail, read: Stand, seen: Stand | None, target: dict[str, Stand] | None
+    ) -> Span | None:
+        name, first = tail.stream, read.offset
+        wanted = None if target is None else target[name]
+        is_replaced = any(
+            known is not None
+            and known.offset > START.token()
+            and is_another(tail.created_at_ms, known.created_at_ms)
+            for known in (read, seen, wanted)
+        )
+        if is_replaced:
             tail, first = self._in_its_place(tail), BEGINNING
-            end = min(end or tail.next_offset, tail.next_offset)
-            if not tail.messages:
-                self._empty[tail.stream] = tail.next_offset
-        span = self._span(tail, first, end)
-        return None if span is None else replace(span, created_at_ms=tail.created_at_ms)
+            if target is not None:
+                target.update(_stands([tail]))
+                wanted = target[name]
+        span = self._span(tail, first, None if wanted is None else wanted.offset)
+        if span is None and tail.problem == TRIMMED:
+            self._waiting_at[name] = tail.earliest_offset
+        elif span is None and is_replaced and tail.problem is None:
+            self._waiting_at[name] = tail.next_offset
+        return span
 
     def _in_its_place(self, tail: Tail) -> Tail:
         """The whole of a stream that took the place of the one that was read."""
@@ -234,9 +261,13 @@ class Tracker:
         return [*parts, replace(span, start=first, bytes=size)]
 
 
-def is_another(tail: Tail, created_at_ms: int | None) -> bool:
-    """Whether this is not the stream that was created then, as far as both are known."""
-    return None not in (created_at_ms, tail.created_at_ms) and tail.created_at_ms != created_at_ms
+def _stands(tails: Iterable[Tail]) -> dict[str, Stand]:
+    """Those that have a tail."""
+    return {
+        tail.stream: Stand(tail.next_offset, tail.created_at_ms)
+        for tail in tails
+        if tail.problem is None
+    }
 
 
 def _shortages(pending: dict[str, int], most: int | None) -> dict[str, int]:
