@@ -1,14 +1,15 @@
 """What the number of streams costs: durable appends over 10, 1,000 and 100,000 streams, in turns.
 
-    python -m bench.spread                       8 rounds of a fifth of a second each
+    python -m bench.spread                       6 rounds of a fifth of a second each
     python -m bench.spread --rounds 4 --mode acid
     python -m bench.spread --sustained 30        each number by itself for half a minute instead
 
 One server with 100,000 streams; 64 connections append to ten of them, 64 to a thousand and 64 to
 all, in turns. The speed of a shared machine drifts by a third within minutes, so that rows that
 are measured minutes apart say little about each other; neighbouring moments do. The ratio is of
-one round, to the fastest of that round. All rounds together fit into a segment of the journal: no
-checkpoint falls into one of them. `--sustained` has them all: it says what is left beside them,
+one round, to the fastest of that round. Before the first of them the segment that the creations
+are in is filled up and carried over, and all of them fit into the next: no checkpoint falls into
+one. `--sustained` has them all: it says what is left beside them,
 on the whole and in the slowest second.
 """
 
@@ -19,6 +20,7 @@ import gc
 import json
 import sys
 import time
+from datetime import date
 from pathlib import Path
 from statistics import median
 
@@ -32,7 +34,8 @@ from bench.sockets import raise_descriptor_limit
 
 STREAMS = (10, 1_000, 100_000)
 WARM_UP_SECS = 0.3
-SETTLE_SECS = 10.0  # what was created gets from the journal into the catalog
+FILL_APPENDS = 170_000  # with what was created, a little more than a segment of the journal
+SETTLE_SECS = 20.0  # for the checkpoint behind that
 
 
 class Contender:
@@ -46,6 +49,11 @@ class Contender:
         self._loop.begin()
         self.run(WARM_UP_SECS)
 
+    def fill(self, appends: int) -> None:
+        while self._loop.done < appends:
+            self._loop.run_until(time.perf_counter() + 0.1)
+        self._loop.close()
+
     def run(self, seconds: float) -> Sample:
         loop = self._loop
         done, failed = loop.done, loop.failed
@@ -58,7 +66,7 @@ class Contender:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spread")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--sustained", type=int, metavar="SECONDS")
     parser.add_argument("--mode", choices=("file-durable", "acid"), default="file-durable")
@@ -67,7 +75,11 @@ def main(arguments: list[str]) -> None:
     pin_generator()
     raise_descriptor_limit()
     kind = STORING[options.mode]
-    machine = describe(["python", "-m", "bench.spread", *arguments]) | {"build": build()}
+    machine = {
+        "date": date.today().isoformat(),
+        **describe(["python", "-m", "bench.spread", *arguments]),
+        "build": build(),
+    }
     print(" · ".join(f"{name} {value}" for name, value in machine.items()))
     if options.sustained is None:
         rounds = _in_turns(kind, options.rounds, options.seconds)
@@ -78,13 +90,15 @@ def main(arguments: list[str]) -> None:
         samples = {n: _sustained(kind, n, options.sustained) for n in STREAMS}
     if options.report is not None:
         found = {n: [sample.to_json() for sample in several] for n, several in samples.items()}
-        options.report.write_text(json.dumps({"machine": machine, "samples": found}, indent=1))
+        report = {"machine": machine, "samples": found}
+        options.report.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def _in_turns(kind: Kind, rounds: int, seconds: float) -> list[dict[int, Sample]]:
     names = _names(max(STREAMS))
     with running(kind) as target:
         create_all(target.port, names)
+        Contender(target, names[:1000]).fill(FILL_APPENDS)
         time.sleep(SETTLE_SECS)
         contenders = {streams: Contender(target, names[:streams]) for streams in STREAMS}
         gc.collect()
