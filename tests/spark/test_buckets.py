@@ -152,6 +152,27 @@ def test_another_stream_with_a_snapshot_at_its_tail_is_waited_at_where_loss_is_a
         assert found(waiting.result()[1]) == [(path, b"10")]
 
 
+def test_a_run_that_takes_what_is_there_ends_where_another_trimmed_stream_does(
+    http: httpx.Client, bucket: str
+) -> None:
+    path = f"/{bucket}/a"
+    put(http, path, b"[1,2,3]")
+    reader = stream_reader(http, subscribe=path, failOnDataLoss="false")
+    end, _ = next_batch(reader, same(reader.initialOffset()))
+    post(http, path, b"[4]")
+    reader.prepareForTriggerAvailableNow()
+    http.delete(path)
+    put(http, path, b"[7,8]")
+    publish(http, path, b"state")
+    post(http, path, b"[9]")
+    taken = []
+    for _ in range(3):
+        end, rows = next_batch(reader, end)
+        taken += found(rows)
+        post(http, path, b'["too late"]')
+    assert taken == [(path, b"9")]
+
+
 @pytest.mark.parametrize("has_snapshot", [True, False])
 def test_a_snapshot_of_another_stream_is_not_read_for_the_one_that_was_planned(
     http: httpx.Client, bucket: str, has_snapshot: bool

@@ -187,8 +187,9 @@ class Tracker:
         if is_replaced:
             tail, first = self._in_its_place(tail), BEGINNING
             if target is not None:
-                target.update(_stands([tail]))
-                wanted = target[name]
+                del target[name]
+                target.update(self.tails([name]))
+                wanted = target.get(name)
         span = self._span(tail, first, None if wanted is None else wanted.offset)
         if span is None and tail.problem == TRIMMED:
             self._waiting_at[name] = tail.earliest_offset
