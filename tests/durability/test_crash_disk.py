@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from headrace.engine.engine import Deleted
 from headrace.engine.reads import Chunk
 from headrace.engine.snapshots import Snapshots
 from headrace.engine.tails import Stream
 from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
-from headrace.protocol.requests import Append, Create
+from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Snapshot
 from headrace.storage import stream_files
 from headrace.storage.blobs import DiskBlobs
@@ -155,6 +156,30 @@ def test_a_machine_that_is_not_disturbed_answers_everything() -> None:
     machine.finish()
     machine.disk.kill()
     machine.start()
+
+
+def test_a_name_is_free_only_once_the_last_of_its_stream_is_durably_gone() -> None:
+    """First it is deleted, for the sake of a fork; then the fork goes, and it with it."""
+    machine = Machine(0, streams_only=True)
+    machine.start()
+    machine.create("source", Create(b"x"))
+    machine.loop.run()
+    machine.create("fork", Create(fork=ForkRequest("source", None, 0)))
+    machine.loop.run()
+    settled: list[int] = []
+
+    def deleted(outcome: object) -> None:
+        assert isinstance(outcome, Deleted)
+        engine.settle("source", lambda: settled.append(machine.storage.commits().batches))
+
+    engine = machine.engine
+    batches = machine.storage.commits().batches
+    engine.delete("source", deleted)
+    machine.loop.step()  # the first batch is on its way
+    engine.delete("fork", lambda outcome: None)
+    machine.loop.run()
+    assert len(settled) == 1
+    assert settled[0] >= batches + 2
 
 
 def test_streams_that_come_and_go_leave_no_bytes_behind() -> None:

@@ -274,7 +274,8 @@ class Engine:
             for listener in stream.listeners():
                 listener.on_advance(stream)
             return
-        if self.leaving.get(name) is stream:
+        # Not where only its deletion is: forks keep the name taken until it is gone whole.
+        if change.whole and self.leaving.get(name) is stream:
             del self.leaving[name]
         if is_bucketed(name):
             self.buckets.departed(stream)
