@@ -23,6 +23,7 @@ from tests.durability.modes import DURABLE_MODES, SHARDS
 
 OCTETS = {"content-type": "application/octet-stream"}
 GIB = 1 << 30
+BODY_BYTES_MAX = 4 << 20
 WRITERS = 4
 READY_SECS_MAX = 1.0
 STARTS = 5
@@ -68,7 +69,8 @@ def recovery_at_size(directory: Path, scale: float) -> Found:
     """How long a start takes with much history, beside one with none."""
     streams = max(10, int(1000 * scale))
     per_stream = max(1 << 20, int(10 * GIB * scale) // streams)
-    body = b"x" * (4 << 20 if per_stream >= 4 << 20 else per_stream)
+    bodies = -(-per_stream // BODY_BYTES_MAX)
+    body = b"x" * (per_stream // bodies)
     none_secs = best_start_seconds(directory / "empty")
     server = ServerProcess(env("file-durable", directory / "full"), cwd=str(directory.parent))
     server.start()
@@ -77,7 +79,7 @@ def recovery_at_size(directory: Path, scale: float) -> Found:
         def fill(number: int) -> None:
             path = f"/v1/stream/large/{number}"
             client.put(path, headers=OCTETS)
-            for _ in range(per_stream // len(body)):
+            for _ in range(bodies):
                 while client.post(path, content=body, headers=OCTETS).status_code == 503:
                     time.sleep(0.05)  # too much waits for a checkpoint: the server says so
 
@@ -88,7 +90,7 @@ def recovery_at_size(directory: Path, scale: float) -> Found:
     after_kill = start_seconds(again)
     again.stop()
     after_stop = best_start_seconds(directory / "full")
-    gib = streams * (per_stream // len(body)) * len(body) / GIB
+    gib = streams * bodies * len(body) / GIB
     sentence = (
         f"{gib:.1f} GiB in {streams:,} streams: ready {after_stop:.2f} s after an orderly stop, "
         f"{after_kill:.2f} s after a kill; with no streams {none_secs:.2f} s "
