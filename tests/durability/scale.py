@@ -18,6 +18,7 @@ from typing import NamedTuple
 import httpx
 
 from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
 from tests.durability.campaign import registered
 from tests.durability.modes import DURABLE_MODES, SHARDS
 
@@ -80,8 +81,12 @@ def recovery_at_size(directory: Path, scale: float) -> Found:
             path = f"/v1/stream/large/{number}"
             client.put(path, headers=OCTETS)
             for _ in range(bodies):
-                while client.post(path, content=body, headers=OCTETS).status_code == 503:
-                    time.sleep(0.05)  # too much waits for a checkpoint: the server says so
+                # 503: too much waits for a checkpoint.
+                eventually(
+                    lambda: client.post(path, content=body, headers=OCTETS).status_code != 503,
+                    "room for another body",
+                    DEADLINE_SECS,
+                )
 
         with ThreadPoolExecutor(WRITERS) as threads:
             list(threads.map(fill, range(streams)))

@@ -274,7 +274,7 @@ class Engine:
             for listener in stream.listeners():
                 listener.on_advance(stream)
             return
-        # Not where only its deletion is: forks keep the name taken until it is gone whole.
+        # A source that forks still needed when it was deleted leaves with the last of them.
         if change.whole and self.leaving.get(name) is stream:
             del self.leaving[name]
         if is_bucketed(name):

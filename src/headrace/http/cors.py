@@ -13,8 +13,7 @@ REQUEST_HEADERS = (
 )
 EXPOSED_HEADERS = (
     b"Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
-    b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Content-Type, "
-    b"Stream-Created-At-Ms, "
+    b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Content-Type, Stream-Created-At-Ms, "
     b"Stream-Snapshot-Offset, Repr-Digest, Producer-Epoch, Producer-Seq, "
     b"Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, Allow"
 )

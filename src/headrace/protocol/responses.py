@@ -254,7 +254,7 @@ def read(
     `frame` is the body of a reader that asked for it framed.
     """
     headers = (
-        _content_type(state, framed=frame is not None)
+        _identity(state, framed=frame is not None)
         + _NEXT_OFFSET % next_offset
         + _SANDBOX
         + line("Cache-Control", cache_control)
@@ -267,7 +267,8 @@ def read(
     return Response(OK, headers, response_body(data) if state.is_json else data)
 
 
-def _content_type(state: StreamState, *, framed: bool) -> bytes:
+def _identity(state: StreamState, *, framed: bool) -> bytes:
+    """What the body is; of a framed one also which stream it is from."""
     content_type = state.config.content_type
     if not framed:
         return line("Content-Type", content_type)
