@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.session import build_session
 from tests.spark.cluster import Cluster
+from tests.spark.helpers import stop_readers
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,10 @@ def spark() -> Iterator[SparkSession]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _stopped() -> Iterator[None]:
+    """Readers that a test made hold connections."""
+    yield
+    stop_readers()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
@@ -26,7 +25,6 @@ from tests.spark.helpers import (
     read_all,
     same,
     source,
-    stop_readers,
     stream_reader,
 )
 
@@ -38,12 +36,6 @@ def bucket(http: httpx.Client) -> str:
     name = f"spark-{next(_numbers)}"
     assert http.put(f"/{name}").status_code == 201
     return name
-
-
-@pytest.fixture(autouse=True)
-def _stopped() -> Iterator[None]:
-    yield
-    stop_readers()
 
 
 def put(http: httpx.Client, path: str, body: bytes = b"") -> None:

@@ -27,7 +27,6 @@ from tests.spark.helpers import (
     read_all,
     same,
     source,
-    stop_readers,
     stream_reader,
 )
 
@@ -40,12 +39,6 @@ SHORTER, EQUAL, LONGER = (b"4",), (b"4", b"5", b"6"), (b"4", b"5", b"6", b"7")
 @pytest.fixture
 def name() -> str:
     return f"spark/replaced/{next(_numbers)}"
-
-
-@pytest.fixture(autouse=True)
-def _stopped() -> Iterator[None]:
-    yield
-    stop_readers()
 
 
 def replace(http: httpx.Client, name: str, *messages: bytes) -> None:

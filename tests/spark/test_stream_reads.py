@@ -34,7 +34,6 @@ from tests.spark.helpers import (
     same,
     schema_of,
     source,
-    stop_readers,
     stream_reader,
 )
 
@@ -46,12 +45,6 @@ ANY = ReadAllAvailable()
 def name() -> str:
     """A stream that no other test uses."""
     return f"spark/read/{next(_numbers)}"
-
-
-@pytest.fixture(autouse=True)
-def _stopped() -> Iterator[None]:
-    yield
-    stop_readers()
 
 
 def values(rows: list[dict[str, Any]]) -> list[bytes]:

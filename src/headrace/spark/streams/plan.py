@@ -4,9 +4,9 @@ A Spark offset says where each stream stands, `{"at": {stream: offset}}`. The en
 says, in `from`, where those streams begin that the batch reads for the first time: Spark asks for
 the initial offset more than once, and only what stands in the end of a batch is the same when the
 batch is planned again. For the same reason it says into how many `partitions` the batch may be
-cut. `created` says when each stream was created that was read: one of the same name that was
-created at another time is another stream. Spark compares offsets as text, so keys are sorted, and
-an end that says nothing new is the start itself.
+cut. `created` says when the streams in `at` were created, where that is known: one of the same
+name that was created at another time is another stream. Spark compares offsets as text, so keys
+are sorted, and an end that says nothing new is the start itself.
 """
 
 from __future__ import annotations
