@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,14 +30,20 @@ VITEST = HERE / "node_modules" / ".bin" / "vitest"
 SUITE_TESTS = frozenset((HERE / "suite_tests.txt").read_text("utf-8").splitlines())
 SUITE_TIMEOUT_SECS = 600  # about 25 s on a quiet machine
 START_TIMEOUT_SECS = 60
-SERVER_ENV = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5"}
+# Long enough that what the suite appends during a long-poll arrives in it on a busy machine, and
+# shorter than the 5 s after which the suite gives up on the one that no append ends.
+SERVER_ENV = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "3"}
 # The suite's streams are at /v1/stream/{id}: with buckets below /v1 that is a bucket called stream.
 BUCKET_ENV = {"DS_SERVER__BUCKET_ROOT": "/v1", "DS_SERVER__STREAM_ROOT": "/base"}
 # Subscriptions are an interface of the base surface: docs/protocol.md.
 SUBSCRIPTIONS = "Reserved subscription APIs > "
+# These sleep 1.5 s and demand that a TTL of 2 s has not passed: half a second in which the machine
+# stands still fails them. Whichever fails is run once more, with a warning, and must pass then.
+TIMED = ("TTL Expiration Behavior > ", "Fork - TTL and Expiry > ")
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("default:the machine may have stood still"),
     pytest.mark.skipif(
         not VITEST.exists() or shutil.which("node") is None,
         reason="the official suite is not installed: run `make conformance` (needs Node 20)",
@@ -75,19 +82,14 @@ def test_the_asgi_application_passes_the_official_suite(tmp_path: Path) -> None:
 
 
 def assert_suite_passes(url: str, report: Path, wanted: frozenset[str] = SUITE_TESTS) -> None:
-    subscriptions = "off" if wanted < SUITE_TESTS else "on"
-    told = {"CONFORMANCE_BASE_URL": url, "CONFORMANCE_SUBSCRIPTIONS": subscriptions}
-    finished = subprocess.run(
-        [VITEST, "run", "--reporter=json", f"--outputFile={report}"],
-        cwd=HERE,
-        env=os.environ | told | {"CI": "1", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=SUITE_TIMEOUT_SECS,
-        check=False,
-    )
-    assert report.exists(), finished.stdout[-4000:] + finished.stderr[-4000:]
-    statuses, reasons = read_report(report)
+    statuses, reasons = run_suite(url, report, wanted)
+    late = [name for name in wanted if name.startswith(TIMED) and statuses.get(name) == "failed"]
+    if late:
+        why = "; ".join(f"{name}: {reasons.get(name)}" for name in late)
+        warnings.warn(f"the machine may have stood still, once more: {why}", stacklevel=2)
+        again, reasons_again = run_suite(url, report, wanted, only="TTL")
+        statuses |= {name: again[name] for name in late}
+        reasons |= reasons_again
     passed = {name for name, status in statuses.items() if status == "passed"}
     others = [
         f"{status}: {name}\n    {reasons.get(name, '')}"
@@ -96,6 +98,25 @@ def assert_suite_passes(url: str, report: Path, wanted: frozenset[str] = SUITE_T
     ]
     assert not others, f"{len(others)} of {len(statuses)} did not pass:\n" + "\n".join(others)
     assert passed == wanted, f"ran another suite: {sorted(passed ^ wanted)}"
+
+
+def run_suite(
+    url: str, report: Path, wanted: frozenset[str], only: str = ".*"
+) -> tuple[dict[str, str], dict[str, str]]:
+    report.unlink(missing_ok=True)
+    subscriptions = "off" if wanted < SUITE_TESTS else "on"
+    told = {"CONFORMANCE_BASE_URL": url, "CONFORMANCE_SUBSCRIPTIONS": subscriptions}
+    finished = subprocess.run(
+        [VITEST, "run", "--reporter=json", f"--outputFile={report}", f"--testNamePattern={only}"],
+        cwd=HERE,
+        env=os.environ | told | {"CI": "1", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SUITE_TIMEOUT_SECS,
+        check=False,
+    )
+    assert report.exists(), finished.stdout[-4000:] + finished.stderr[-4000:]
+    return read_report(report)
 
 
 def read_report(report: Path) -> tuple[dict[str, str], dict[str, str]]:
