@@ -84,6 +84,10 @@ run: setup ## serve on http://localhost:4437, durably, under ./data
 
 # --- checks ---
 
+# Java machines that start Spark are half of what the Spark tests cost.
+classes: setup
+	@$(BIN)/headrace pipeline prepare || echo "Without an archive of its classes Spark starts slower."
+
 static: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -94,7 +98,8 @@ check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
 # Three at a time on two cores: tests wait as much as they compute.
-test: static $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser strace ## everything: check, the slow tests, the official suite in every mode
+test: setup $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser strace ## everything: check, the slow tests, the official suite in every mode
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync static classes
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI

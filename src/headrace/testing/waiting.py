@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 DEADLINE_SECS = 30.0  # generous: a machine may be busy, and a condition that holds costs nothing
 _POLL_SECS = 0.01
+_POLL_SECS_MAX = 0.5
+_POLL_SHARE = 0.05  # of what has been waited so far: looking may cost what is waited for its time
 
 
 def eventually(condition: Callable[[], bool], what: str, secs: float = DEADLINE_SECS) -> None:
     """Return as soon as `condition` holds; AssertionError if it does not within `secs`."""
-    deadline = time.monotonic() + secs
+    begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"not within {secs:g} seconds: {what}"
-        time.sleep(_POLL_SECS)
+        waited = time.monotonic() - begun
+        assert waited < secs, f"not within {secs:g} seconds: {what}"
+        time.sleep(min(_POLL_SECS + waited * _POLL_SHARE, _POLL_SECS_MAX))
