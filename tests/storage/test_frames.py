@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.protocol.stream import StreamConfig, StreamState
+from headrace.storage.append_frames import encode_append
 from headrace.storage.disk import RealDisk
 from headrace.storage.frames import (
     HEADER_BYTES,
@@ -18,6 +20,7 @@ from headrace.storage.frames import (
     decode_header,
     encode_batch,
     encode_frame,
+    frame_of,
 )
 
 LARGE = 1 << 16
@@ -44,6 +47,14 @@ def test_a_frame_in_pieces_is_the_frame_that_the_encoder_makes(frame: AppendFram
         encoded = b"".join(encoded)
     assert encoded[4:] == msgspec.msgpack.encode(frame)
     assert int.from_bytes(encoded[:4], "little") == len(encoded) - 4
+
+
+@given(FRAMES)
+def test_an_append_is_encoded_as_the_frame_it_makes(frame: AppendFrame) -> None:
+    state = StreamState(frame.stream_id, "name", StreamConfig("text/plain"), frame.now_ms)
+    state.written_ms = frame.now_ms
+    change = frame.change()
+    assert encode_append(state, change) == encode_frame(frame_of(state, change))
 
 
 @given(st.lists(FRAMES, max_size=5))

@@ -79,18 +79,20 @@ class Repeats:
             return None
         self._first_digits = count
         end = start + count
-        headers: Headers = model.headers.copy()
-        headers[self._first] = data[start:end]
+        first, second, headers = data[start:end], self._second, model.headers
         end += len(between)
-        second = self._second
         if second is not None:
             after = self._after
             count = _count_digits(data, end, self._second_digits, after)
             if not count:
                 return None
             self._second_digits = count
-            headers[second] = data[end : end + count]
+            headers = headers.copy()
+            headers[self._first], headers[second] = first, data[end : end + count]
             end += count + len(after)
+        elif headers[_LENGTH] != first:
+            headers = headers.copy()
+            headers[_LENGTH] = first
         body = data[end:]
         size = len(body)
         if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from headrace.engine.buckets import Buckets
 from headrace.errors import HeadraceError, InvalidName, StreamDeleted, StreamNotFound
 from headrace.http.exchange import Request
 from headrace.http.origin import Origins
 from headrace.protocol import buckets, names
+
+_PERCENT: Final = ord("%")  # a number is looked for in bytes at a fifth of the cost of a byte
 
 
 class Surface(Protocol):
@@ -44,7 +46,7 @@ class BaseSurface:
 
     def name(self, path: bytes) -> str:
         # A name that begins with a slash is a bucket's business.
-        if b"%" not in path and path.isascii() and path[:1] != b"/":
+        if _PERCENT not in path and path.isascii() and path[:1] != b"/":
             return path.decode("ascii")
         return self._decode(path)
 
@@ -80,7 +82,7 @@ class BucketSurface:
         self._root = bucket_root
 
     def name(self, path: bytes) -> str:
-        if b"%" not in path and path.isascii():
+        if _PERCENT not in path and path.isascii():
             return "/" + path.decode("ascii")
         return buckets.stream_name(*self._decode(path))
 

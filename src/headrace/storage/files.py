@@ -27,6 +27,7 @@ from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage import stream_files
+from headrace.storage.append_frames import encode_append
 from headrace.storage.base import (
     CHECK_BYTES,
     Change,
@@ -303,7 +304,9 @@ class FileStorage:
         assert isinstance(log, FileLog), "a storage commits to its own logs"
         if isinstance(change, Appended):
             self._add(log, change)
-        elif isinstance(change, Created):
+            self._committer.add(encode_append(log.state, change), entry)
+            return
+        if isinstance(change, Created):
             self._add(log, change.initial)
         elif isinstance(change, Released):
             log.release(change.kept)

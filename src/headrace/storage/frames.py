@@ -48,6 +48,8 @@ _HEADER = struct.Struct("<4sIIIQQQI4x")  # magic, crc, body crc, body bytes, gen
 _CHECKED_FROM: Final = 8  # the header's checksum covers what follows it
 HEADER_BYTES: Final = _HEADER.size
 _LENGTH = struct.Struct("<I")
+LENGTH_BYTES: Final = _LENGTH.size
+APPEND_TAG: Final = 1
 # Larger data goes to the disk from where it is; copying less into a batch is cheaper than that.
 APART_BYTES_MIN = 1 << 16
 _BYTES = struct.Struct(">BI")
@@ -55,7 +57,7 @@ _BIN_32: Final = 0xC6  # of msgpack
 _FIXED_ARRAY: Final = 0x90
 
 
-class AppendFrame(msgspec.Struct, array_like=True, tag=1, gc=False):
+class AppendFrame(msgspec.Struct, array_like=True, tag=APPEND_TAG, gc=False):
     stream_id: int
     now_ms: int
     start: tuple[int, int]
