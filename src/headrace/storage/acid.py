@@ -230,11 +230,11 @@ class AcidStorage:
         if isinstance(change, Released):
             self._live_bytes -= change.freed_bytes
             log.release(change.kept)
-        log.shard.add(log.state, change, entry)
         if isinstance(added, Appended):
             log.append(added)
             self._live_bytes += len(added.data)
             self._look_for_room(len(added.data))
+        log.shard.add(log.state, change, entry)
 
     def _look_for_room(self, byte_count: int) -> None:
         """A second is long on a fast disk: look again after every so many bytes."""

@@ -1,17 +1,15 @@
 """Group commit: while one batch is being made durable, the next one gathers.
 
-One thread writes; the event loop never waits for it, nor it for the loop: it goes on with what has
-gathered meanwhile before the loop hears of the last batch. Everything in a batch is answered by
-one completion call, in the order it came. After a failure nothing more is written, not even what
-had gathered before the loop heard of it: what was decided on a batch that may be lost cannot be
-taken back piece by piece, and a sync that follows a failed one proves nothing.
+One thread writes; the event loop never waits for it. Everything in a batch is answered by one
+completion call, in the order it came. After a failure nothing more is written, not even what the
+thread was handed before the loop heard of it: what was decided on a batch that may be lost cannot
+be taken back piece by piece, and a sync that follows a failed one proves nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -37,13 +35,6 @@ class _Settling(NamedTuple):
     failed: Failed
 
 
-class _Written(NamedTuple):
-    """A batch that is durable: who waits for it, and whether the thread went on to the next."""
-
-    waiting: list[Entry | _Settling]
-    goes_on: bool
-
-
 class Committer(Generic[W]):
     """Hands what `add` collects to `write`, on a thread of its own, batch by batch."""
 
@@ -56,16 +47,13 @@ class Committer(Generic[W]):
     ) -> None:
         self._loop = loop
         self._write = write
-        # The loop puts in at one end what the thread takes out at the other, each with whoever
-        # waits for it.
-        self._gathered: deque[tuple[W | None, Entry | _Settling | None]] = deque()
-        self._writing: list[Entry | _Settling] = []
-        self._written: deque[_Written] = deque()
+        self._work: list[W] = []
+        self._waiting: list[Entry | _Settling] = []
         self._busy = False
         self._scheduled = False
         self._telling = False
         self.gathering = 1
-        """The number of the batch that takes what was added last, or of a later one."""
+        """The number of the batch that `add` adds to."""
         self.finished = 0
         """The number of the last batch that is durable."""
         self._lane = lanes(loop, name)
@@ -86,13 +74,15 @@ class Committer(Generic[W]):
     @property
     def is_idle(self) -> bool:
         """Whether everything that was added is durable, and everybody has been told."""
-        return not (self._busy or self._gathered or self._telling)
+        return not (self._busy or self._work or self._waiting or self._telling)
 
     def add(self, work: W, entry: Entry | None) -> None:
         if self.is_failed:
             self._failed([entry] if entry is not None else [])
             return
-        self._gathered.append((work, entry))
+        self._work.append(work)
+        if entry is not None:
+            self._waiting.append(entry)
         self._schedule()
 
     def settle(self, done: Callable[[], None], failed: Failed) -> None:
@@ -102,7 +92,7 @@ class Committer(Generic[W]):
         elif self.is_idle:
             done()
         else:
-            self._gathered.append((None, _Settling(done, failed)))
+            self._waiting.append(_Settling(done, failed))
             self._schedule()
 
     def run(self, work: Callable[[], None], done: Callable[[], None] = _nothing) -> None:
@@ -117,10 +107,8 @@ class Committer(Generic[W]):
         else:
             self.fail(error)
 
-    # -- on the thread ---------------------------------------------------------------------
-
-    def _guarded(self, work: Callable[[], None]) -> bool:
-        """The first failure is the last thing that happens."""
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """On the thread: the first failure is the last thing that happens."""
         if self.is_poisoned:
             raise CommitFailed
         try:
@@ -128,39 +116,13 @@ class Committer(Generic[W]):
         except BaseException:
             self.is_poisoned = True
             raise
-        return False
 
-    def _write_gathered(self) -> bool:
-        """One batch; whether there is another."""
-        self._guarded(self._write_batch)
-        waiting, self._writing = self._writing, []
-        goes_on = bool(self._gathered) and not self._is_closed
-        self._written.append(_Written(waiting, goes_on))
-        return goes_on
-
-    def _write_batch(self) -> None:
+    def _timed(self, work: list[W]) -> None:
         begun = monotonic()
-        self.gathering += 1
-        work = self._take(self._writing)
         self._write(work)
         self.commits.batches += 1
         self.commits.changes += len(work)
         self.commits.seconds += monotonic() - begun
-
-    def _take(self, waiting: list[Entry | _Settling]) -> list[W]:
-        """What has gathered; who waits for it is added to `waiting`."""
-        work: list[W] = []
-        while True:
-            try:
-                piece, waits = self._gathered.popleft()
-            except IndexError:
-                return work
-            if piece is not None:
-                work.append(piece)
-            if waits is not None:
-                waiting.append(waits)
-
-    # -- on the loop -----------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not self._busy and not self._scheduled:
@@ -172,18 +134,22 @@ class Committer(Generic[W]):
         if self._is_closed:
             return
         self._busy = True
-        self._lane.do(self._write_gathered, self._finished)
+        self.gathering += 1
+        work, self._work = self._work, []
+        waiting, self._waiting = self._waiting, []
+        self._lane.do(
+            lambda: self._guarded(lambda: self._timed(work)),
+            lambda error: self._finished(waiting, error),
+        )
 
-    def _finished(self, error: BaseException | None) -> None:
+    def _finished(self, waiting: list[Entry | _Settling], error: BaseException | None) -> None:
         if error is not None:
-            self.fail(error, self._writing)
+            self.fail(error, waiting)
             return
-        waiting, goes_on = self._written.popleft()
+        self._busy = False
         self.finished += 1
-        if not goes_on:
-            self._busy = False
-            if self._gathered:
-                self._begin()
+        if self._work or self._waiting:
+            self._begin()
         self._telling = True
         try:
             self._tell(waiting)
@@ -209,8 +175,8 @@ class Committer(Generic[W]):
             logger.critical("storage failed; stopping", exc_info=error)
             self.is_failed = self.is_poisoned = True
             self._failure.set_exception(error)
-        unknown = [*waiting]
-        self._take(unknown)
+        unknown = [*waiting, *self._waiting]
+        self._waiting, self._work = [], []
         self._failed([item for item in unknown if not isinstance(item, _Settling)])
         for item in unknown:
             if isinstance(item, _Settling):
@@ -221,8 +187,8 @@ class Committer(Generic[W]):
         self._is_closed = True
         self._failure.cancel()
         self._lane.close()
-        if self._gathered and not self.is_poisoned:
-            self._guarded(lambda: self._write(self._take([])))
+        if self._work and not self.is_poisoned:
+            self._guarded(lambda: self._write(self._work))
 
 
 def result_or_error(finished: asyncio.Future[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A thread that does what it is handed, in order, and tells the event loop how each thing went.
+"""A thread that does what it is handed, in order, and tells the event loop how each thing ended.
 
 An executor makes two futures and takes several locks for every call. The journal's thread is
 handed something for every batch, which is why it has this instead.
@@ -13,17 +13,12 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import NamedTuple, Protocol
 
-Work = Callable[[], bool]
-"""Whether to do it again, after what has been handed in meanwhile."""
 Done = Callable[[BaseException | None], None]
 
 
 class Lane(Protocol):
-    def do(self, work: Work, done: Done) -> None:
-        """Do `work` after all that was handed in before; then `done`, with what it raised.
-
-        `done` hears of each time, and nothing is done again that raised.
-        """
+    def do(self, work: Callable[[], None], done: Done) -> None:
+        """Do `work` after all that was handed in before; then `done`, with what it raised."""
         ...
 
     def close(self) -> None:
@@ -35,7 +30,7 @@ LaneMaker = Callable[[asyncio.AbstractEventLoop, str], Lane]
 
 
 class _Errand(NamedTuple):
-    work: Work
+    work: Callable[[], None]
     done: Done
 
 
@@ -47,7 +42,7 @@ class ThreadLane:
         self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
         self._runner = Thread(target=self._run, name=name, daemon=True)
 
-    def do(self, work: Work, done: Done) -> None:
+    def do(self, work: Callable[[], None], done: Done) -> None:
         if self._runner.ident is None:
             self._runner.start()
         self._errands.put(_Errand(work, done))
@@ -56,8 +51,7 @@ class ThreadLane:
         while (errand := self._errands.get()) is not None:
             error: BaseException | None = None
             try:
-                if errand.work():
-                    self._errands.put(errand)
+                errand.work()
             except BaseException as raised:
                 error = raised
             # A loop that is closed has nobody left to tell.

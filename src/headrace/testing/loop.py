@@ -15,19 +15,18 @@ from contextvars import Context
 from random import Random
 from typing import Any, cast
 
-from headrace.storage.lane import Done, Lane, Work
+from headrace.storage.lane import Done, Lane
 
 
 class _SimulatedLane:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
 
-    def do(self, work: Work, done: Done) -> None:
+    def do(self, work: Callable[[], None], done: Done) -> None:
         def run() -> None:
             error: Exception | None = None
             try:
-                if work():
-                    self._loop.hand_in(self, run)
+                work()
             except Exception as raised:
                 error = raised
             self._loop.call_soon(done, error)
