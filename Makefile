@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup first-build compiled run check static browser strace test conformance soak bench docs screenshots docs-serve lock clean \
+.PHONY: help setup first-build compiled run check static classes browser strace test conformance soak bench docs screenshots docs-serve lock clean \
         dev dev-ui dev-down integration-test integration-test-sessions docker
 
 help: ## list the targets
@@ -99,7 +99,7 @@ check: static ## lint, types, layers, fast tests
 
 # Three at a time on two cores: tests wait as much as they compute.
 test: setup $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser strace ## everything: check, the slow tests, the official suite in every mode
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync static classes
+	@$(MAKE) --no-print-directory --jobs=2 static classes
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI

@@ -82,6 +82,15 @@ def test_without_an_archive_java_is_told_nothing(
     assert class_archive.added_to("-Xmx1g") == "-Xmx1g"
 
 
+def test_without_a_home_directory_there_is_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert class_archive.options() == ""
+
+
 def test_an_archive_of_ones_own_is_kept() -> None:
     own = "-XX:SharedArchiveFile=/own.jsa"
     assert class_archive.added_to(own) == own

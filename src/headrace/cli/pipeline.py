@@ -94,14 +94,13 @@ def list_() -> None:
 
 @app.command()
 def prepare() -> None:
-    """Keep Spark's classes ready on this machine: pipelines start in half the time."""
+    """Keep Spark's classes ready on this machine, so that pipelines start sooner."""
     _need_spark()
     from headrace.spark import class_archive
-    from headrace.spark.java import NoJava
 
     try:
         made = class_archive.make()
-    except (NoJava, class_archive.NoArchive) as error:
+    except (RuntimeError, OSError) as error:
         fail(str(error), EXIT_FAILED)
     typer.echo(f"{made} ({made.stat().st_size >> 20} MiB)")
 

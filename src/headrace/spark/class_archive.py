@@ -1,13 +1,15 @@
-"""Spark's classes the way Java holds them in memory, in a file: Spark starts with half the work.
+"""Spark's classes the way Java holds them in memory, in a file: Spark starts with less work.
 
 Each Java machine that starts Spark reads, verifies and links some ten thousand classes. With an
 archive of them (class data sharing) it maps a file instead. `headrace pipeline prepare` makes one
-for the Java and the Spark of this machine; a session uses it where there is one. Java compares it
-with itself and with Spark's jars, and does without it where they have changed.
+for the Java and the Spark of this environment, and sessions that start a Java machine use it where
+there is one. Java does without an archive of other classes than it finds; so the file's name tells
+what it was made from, and a new one takes its place when they have changed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shlex
@@ -15,6 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,9 @@ from headrace.spark.java import cache_home, find_java_home
 
 _DEADLINE_SECS = 600
 _SHARED = "-XX:SharedArchiveFile"
+_AT_EXIT = "-XX:ArchiveClassesAtExit"
+# Whoever says any of these to Java has archives of their own in mind, and Java takes one at a time.
+_OTHERS = (_SHARED, _AT_EXIT, "-XX:+AutoCreateSharedArchive", "-Xshare:")
 # Java says on its output, not on its log, what it cannot archive or use: nothing to act on.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _BRIEF = "-XX:TieredStopAtLevel=1"  # a run of seconds is over sooner without the second compiler
@@ -36,61 +43,89 @@ class NoArchive(RuntimeError):
 
 def options() -> str:
     """What to tell Java so that it uses the archive; nothing where there is none."""
-    home = _home()
-    if not _spark(home).exists():
+    try:
+        archive = _archive()
+        if not archive.exists():
+            return ""
+    except (OSError, RuntimeError):  # no Java, no home directory, or one not to be looked into
         return ""
-    files = [path for path in (_base(home), _spark(home)) if path.exists()]
+    files = [path for path in (_base(archive), archive) if path.exists()]
     return shlex.quote(f"{_SHARED}={':'.join(map(str, files))}") + f" {_QUIET}"
 
 
 def added_to(java_options: str) -> str:
-    """These options and the archive's, unless they name an archive themselves."""
-    return java_options if _SHARED in java_options else f"{options()} {java_options}".strip()
+    """These options and the archive's, unless they are about archives themselves."""
+    if any(other in java_options for other in _OTHERS):
+        return java_options
+    return f"{options()} {java_options}".strip()
 
 
 def make() -> Path:
-    """The archive, made unless it is there."""
-    home = _home()
-    made = _spark(home)
-    if made.exists():
-        return made
+    """The archive, made unless it is there; what it takes the place of is removed."""
+    archive = _archive()
+    home = archive.parent
     home.mkdir(parents=True, exist_ok=True)
-    below = _make_base(home)
-    new = home / f"spark-{os.getpid()}.new"
-    told = f"{below} {shlex.quote(f'-XX:ArchiveClassesAtExit={new}')} {_BRIEF} {_QUIET}"
-    try:
+    with _alone(home):
+        if archive.exists():
+            return archive
+        for old in home.glob("*.jsa"):
+            old.unlink()
+        below = _make_base(archive)
+        new = home / "new"
+        told = f"{below} {shlex.quote(f'{_AT_EXIT}={new}')} {_BRIEF} {_QUIET}"
         _run([sys.executable, "-m", __name__, told])
         if not new.exists():
             raise NoArchive("Java ended without writing an archive of its classes.")
-        new.replace(made)
-    finally:
-        new.unlink(missing_ok=True)
-    return made
+        new.replace(archive)
+    return archive
 
 
-def _make_base(home: Path) -> str:
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Whoever comes second waits, and finds it made."""
+    with (home / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make_base(archive: Path) -> str:
     """The classes of Java itself, which most runtimes bring; what to tell Java about them."""
     java = str(_java())
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True).returncode == 0:
         return ""
-    option = f"{_SHARED}={_base(home)}"
+    option = f"{_SHARED}={_base(archive)}"
     _run([java, "-Xshare:dump", option])
     return shlex.quote(option)
 
 
 def _run(command: list[str]) -> None:
-    ended = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DEADLINE_SECS
-    )
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECS,
+        )
+    except subprocess.TimeoutExpired:
+        raise NoArchive(f"{command[0]} was not done after {_DEADLINE_SECS} s.") from None
     if ended.returncode:
         raise NoArchive(f"{command[0]} failed: {(ended.stdout + ended.stderr)[-2000:]}")
 
 
-def _home() -> Path:
-    """Where the archive of this Java and this Spark is; others have theirs beside it."""
-    java = _java()
-    known = (java, java.stat().st_mtime_ns, pyspark.__version__, pyspark.__file__)
-    return cache_home() / f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
+def _archive() -> Path:
+    """In a directory of this Java and this environment, named by what is in them now."""
+    java, jars = _java(), Path(pyspark.__file__).parent / "jars"
+    script = java.read_bytes() if java.stat().st_size < 2**16 else b""  # which names another Java
+    release = java.parent.parent / "release"
+    now: list[object] = [script, release.read_bytes() if release.exists() else b""]
+    found = sorted(os.scandir(jars), key=lambda jar: jar.name)
+    now += [(jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in found]
+    return cache_home() / f"classes-{_digest(java, jars)}" / f"spark-{_digest(*now)}.jsa"
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _java() -> Path:
@@ -98,12 +133,8 @@ def _java() -> Path:
     return (Path(home, "bin", "java") if home else Path(shutil.which("java") or "")).resolve()
 
 
-def _base(home: Path) -> Path:
-    return home / "java.jsa"
-
-
-def _spark(home: Path) -> Path:
-    return home / "spark.jsa"
+def _base(archive: Path) -> Path:
+    return archive.with_name(archive.name.replace("spark", "java"))
 
 
 def _load_classes(java_options: str) -> None:

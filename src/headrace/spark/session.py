@@ -44,7 +44,9 @@ def build_session(
     """
     prepare_environment()
     chosen = _defaults(ui=ui) | dict(conf or {})
-    chosen[_DRIVER_JAVA] = class_archive.added_to(chosen.get(_DRIVER_JAVA, ""))
+    java_options = class_archive.added_to(chosen.get(_DRIVER_JAVA, ""))
+    if java_options:  # an empty one would stand for what spark-defaults.conf has
+        chosen[_DRIVER_JAVA] = java_options
     builder: SparkSession.Builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)

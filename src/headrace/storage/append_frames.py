@@ -1,6 +1,6 @@
-"""The frame of an append, made without an object for it: of all frames it is the one that counts.
+"""The frame of an append, made without an object for it: nearly all frames are of appends.
 
-The bytes are those of `frames.encode_frame`, which tells how they are read.
+The bytes are those that `frames.encode_frame` makes of an AppendFrame.
 """
 
 from __future__ import annotations
