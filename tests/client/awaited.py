@@ -68,7 +68,7 @@ class Awaited:
     def _plain(self, value: Any) -> Any:
         if inspect.iscoroutine(value):
             return self._plain(self._loop.run(value))
-        if inspect.isasyncgen(value):
+        if isinstance(value, AsyncIterator):
             return self._drawn(value)
         if isinstance(value, _OURS):
             return Awaited(value, self._loop)

@@ -54,6 +54,29 @@ def test_a_reader_can_be_closed_by_another_task(
 
 
 @pytest.mark.parametrize("live", LIVE)
+def test_whoever_asks_for_more_while_another_task_closes_is_at_the_end(
+    live: Live, server: ServerProcess, stream: str
+) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            target = client.stream(stream)
+            await target.create("application/json")
+            await target.append_json({"type": "t", "key": "k", "operation": "set", "value": 1})
+            reader = target.read(live=live)
+            view = target.state()
+            chunks, updates = aiter(reader), view.updates(live=live)
+            await anext(chunks)
+            await anext(updates)
+            closing = [asyncio.create_task(followed.aclose()) for followed in (reader, view)]
+            await asyncio.sleep(0)
+            assert [chunk async for chunk in chunks] == []
+            assert [update async for update in updates] == []
+            await asyncio.gather(*closing)
+
+    run(main())
+
+
+@pytest.mark.parametrize("live", LIVE)
 def test_cancelling_a_follower_lets_the_client_go_on(
     live: Live, server: ServerProcess, stream: str
 ) -> None:

@@ -6,14 +6,14 @@ read at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
 from headrace.client import resources
 from headrace.client.async_admin import AsyncBucket, AsyncSubscription
-from headrace.client.async_driver import AsyncDriver, AsyncLine
+from headrace.client.async_driver import AsyncDriver, AsyncFlow, AsyncLine
 from headrace.client.async_producer import AsyncProducer
 from headrace.client.bootstrap import Bootstrap, bootstrap
 from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
@@ -184,7 +184,7 @@ class AsyncReader(Place):
         super().__init__(reading)
         self._driver = driver
         self._line = AsyncLine()
-        self._chunks: AsyncGenerator[Chunk, None] | None = None
+        self._chunks: AsyncFlow[Chunk] | None = None
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         self._chunks = self._driver.iterate(self._reading.flow(), self._line)

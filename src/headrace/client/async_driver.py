@@ -45,6 +45,10 @@ class AsyncLine:
         self._task: asyncio.Task[Any] | None = None
         self._left = asyncio.Event()
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
     async def hold(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`; `Stopped` once the switch is thrown."""
         if self._stopped.is_set():
@@ -79,6 +83,28 @@ class AsyncLine:
         return True
 
 
+class AsyncFlow(AsyncIterator[T]):
+    """What a flow emits; it ends for whoever iterates while another task closes it, too.
+
+    A generator would be running then, and say so to whoever asks it for more.
+    """
+
+    def __init__(self, items: AsyncGenerator[T, None], line: AsyncLine) -> None:
+        self._items = items
+        self._line = line
+        self._is_closing = False
+
+    async def __anext__(self) -> T:
+        if self._is_closing or self._line.is_stopped:
+            raise StopAsyncIteration
+        return await anext(self._items)
+
+    async def aclose(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            await self._items.aclose()
+
+
 class AsyncDriver:
     """Performs effects with one pool of connections, on one event loop."""
 
@@ -102,12 +128,13 @@ class AsyncDriver:
         finally:
             await performer.hang_up()
 
-    async def iterate(
-        self, flow: Flow[T], line: AsyncLine | None = None
-    ) -> AsyncGenerator[T, None]:
+    def iterate(self, flow: Flow[T], line: AsyncLine | None = None) -> AsyncFlow[T]:
         """Perform a flow, and yield what it emits; a stopped `line` ends it."""
-        performer = _Performer(self._http, self.settings)
         line = line or AsyncLine()
+        return AsyncFlow(self._perform(flow, line), line)
+
+    async def _perform(self, flow: Flow[T], line: AsyncLine) -> AsyncGenerator[T, None]:
+        performer = _Performer(self._http, self.settings)
         try:
             effect = _step(flow)
             while True:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.client.async_driver import AsyncDriver, AsyncLine
+from headrace.client.async_driver import AsyncDriver, AsyncFlow, AsyncLine
 from headrace.client.bootstrap import Bootstrap, bootstrap
 from headrace.client.calls import Target
 from headrace.client.driver import Driver, Line
@@ -140,7 +140,7 @@ class AsyncStateView:
         self._driver = driver
         self._target = target
         self._line = AsyncLine()
-        self._following: AsyncGenerator[Update, None] | None = None
+        self._following: AsyncFlow[Update] | None = None
         self.state = state if state is not None else State()
         self.offset = offset
 
