@@ -38,7 +38,7 @@ _MOMENT_SECS = 1.0  # and then at any moment of about a batch
 _DEADLINE_SECS = 600.0
 _STREAM_BYTES_MAX = 2**30  # a long campaign outgrows the default
 _PAUSE_SECS = 0.02
-_LOOK_SECS = 0.5
+_LOOK_SECS = 0.5  # looking costs the machine more than waiting
 _KILLS_PER_STEP = 4  # after so many the load grows by what it was at first
 # A query may fail when what it talks to is killed, or when the machine is too busy to call back in
 # time. Whoever supervises it starts it again, so this does, but not for ever.
@@ -159,7 +159,9 @@ class Campaign:
         for thread in self._threads:
             thread.join()
         with suppress(AssertionError):  # then it is missing, and the outcome says so
-            eventually(self._has_arrived, "every record on the other side", _DEADLINE_SECS)
+            eventually(
+                self._has_arrived, "every record on the other side", _DEADLINE_SECS, _LOOK_SECS
+            )
         return self.outcomes()
 
     def repeat_without(self) -> None:
@@ -178,10 +180,9 @@ class Campaign:
     def await_duplicates(self) -> None:
         def has_some() -> bool:
             self._check_driver()
-            time.sleep(_LOOK_SECS)
             return self.outcomes()["stream to postgres"].duplicated > 0
 
-        eventually(has_some, "records that came twice", _DEADLINE_SECS)
+        eventually(has_some, "records that came twice", _DEADLINE_SECS, _LOOK_SECS)
 
     def _kill_driver(self, *, java_too: bool = True) -> None:
         """Its Java machine is a process of its own; left alone it goes on until it notices."""
@@ -193,7 +194,6 @@ class Campaign:
 
     def _has_arrived(self) -> bool:
         self._check_driver()
-        time.sleep(_LOOK_SECS)
         return not any(outcome.missing for outcome in self.outcomes().values())
 
     def outcomes(self) -> dict[str, Outcome]:
@@ -213,7 +213,6 @@ class Campaign:
 
     def _arrived(self) -> tuple[int, int]:
         """How many records are in the table, and how many in the stream."""
-        time.sleep(_LOOK_SECS)  # looking costs the machine more than waiting
         [(made,)] = self._rows("select to_regclass('session_events') is not null")
         rows = self._rows("select count(*) from session_events")[0][0] if made else 0
         with self._client() as client:
@@ -235,7 +234,7 @@ class Campaign:
                 now >= then + more for now, then in zip(self._arrived(), before, strict=True)
             )
 
-        eventually(have_grown, "records to arrive on both sides", _DEADLINE_SECS)
+        eventually(have_grown, "records to arrive on both sides", _DEADLINE_SECS, _LOOK_SECS)
 
     def _check_driver(self) -> None:
         """It runs, or ended by itself and is started again."""

@@ -7,14 +7,19 @@ from collections.abc import Callable
 
 DEADLINE_SECS = 30.0  # generous: a machine may be busy, and a condition that holds costs nothing
 _POLL_SECS = 0.01
-_POLL_SECS_MAX = 0.5
-_POLL_SHARE = 0.05  # of what has been waited so far: looking may cost what is waited for its time
+_BACK_OFF_SECS_MAX = 0.5
+_BACK_OFF_SHARE = 0.05  # of what has been waited so far: looking may cost what is waited for its time
 
 
-def eventually(condition: Callable[[], bool], what: str, secs: float = DEADLINE_SECS) -> None:
+def eventually(
+    condition: Callable[[], bool],
+    what: str,
+    secs: float = DEADLINE_SECS,
+    poll_secs: float = _POLL_SECS,
+) -> None:
     """Return as soon as `condition` holds; AssertionError if it does not within `secs`."""
     begun = time.monotonic()
     while not condition():
         waited = time.monotonic() - begun
         assert waited < secs, f"not within {secs:g} seconds: {what}"
-        time.sleep(min(_POLL_SECS + waited * _POLL_SHARE, _POLL_SECS_MAX))
+        time.sleep(poll_secs + min(waited * _BACK_OFF_SHARE, _BACK_OFF_SECS_MAX))
