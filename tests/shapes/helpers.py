@@ -68,10 +68,13 @@ class Follower:
         self.messages: list[dict[str, Any]] = []
 
     def ask(self, **more: str) -> httpx.Response:
+        return self.http.get("/v1/shape", params=self.query(**more))
+
+    def query(self, **more: str) -> dict[str, str]:
         params = {**self._params, "offset": self.offset}
         if self.handle:
             params["handle"] = self.handle
-        return self.http.get("/v1/shape", params={**params, **more})
+        return {**params, **more}
 
     def step(self, **more: str) -> list[dict[str, Any]]:
         """One request, and the changes in its answer."""

@@ -29,13 +29,9 @@ def shapes(
             f"Shapes need {' and '.join(missing)}: install Headrace with its extra `stack`.",
             EXIT_REFUSED,
         )
-    import uvicorn
-
-    from headrace.shapes.api import ShapeApi
     from headrace.shapes.service import Shapes
+    from headrace.shapes.serving import serve
 
     log_plainly()
     service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix)
-    application = ShapeApi(service, allow_deletion=allow_shape_deletion).application()
-    # Live readers are ended, not waited for: they come back.
-    uvicorn.run(application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+    serve(service, allow_deletion=allow_shape_deletion, host=host, port=port)

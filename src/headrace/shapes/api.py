@@ -158,9 +158,12 @@ class ShapeApi:
         return self._chunk(request, asked, shape, chunk, lsn)
 
     async def _news(self, shape: Shape, start: Offset, secs: float) -> bool:
-        """Wait until the log is longer than `start` or the shape is gone; whether it is."""
+        """Wait until there is something to say: more in the log, a shape or a server that goes.
+
+        Whether there is.
+        """
         news = shape.news
-        if shape.log.last > start or shape.is_dropped:
+        if shape.log.last > start or shape.is_dropped or self._shapes.is_draining:
             return True
         try:
             await asyncio.wait_for(news.wait(), secs)
@@ -208,7 +211,7 @@ class ShapeApi:
 
     async def _event_stream(self, shape: Shape, at: Offset) -> AsyncIterator[bytes]:
         ends_at = time.monotonic() + SSE_SECS
-        while time.monotonic() < ends_at:
+        while time.monotonic() < ends_at and not self._shapes.is_draining:
             lsn = self._shapes.last_lsn
             chunk = await shape.log.read(at) if not shape.is_dropped else Chunk([], at)
             if chunk.entries:

@@ -66,6 +66,7 @@ class Shapes:
         self._lock = threading.Lock()  # over the set of shapes and what each of them waits for
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
+        self.is_draining = False
         self.last_lsn = 0
         self.failure: BaseException | None = None
 
@@ -76,6 +77,12 @@ class Shapes:
         await asyncio.to_thread(self._recover)
         self._thread = threading.Thread(target=self._follow, name="shapes-feed", daemon=True)
         self._thread.start()
+
+    def drain(self) -> None:
+        """On the loop: whoever waits for news gets an answer now, and comes back elsewhere."""
+        self.is_draining = True
+        for shape in list(self._by_key.values()):
+            shape.news.set()
 
     async def stop(self) -> None:
         self._stop.set()
