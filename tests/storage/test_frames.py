@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.protocol.stream import StreamConfig, StreamState
-from headrace.storage.append_frames import encode_append
 from headrace.storage.disk import RealDisk
 from headrace.storage.frames import (
     HEADER_BYTES,
@@ -19,6 +18,7 @@ from headrace.storage.frames import (
     decode_body,
     decode_header,
     encode_batch,
+    encode_change,
     encode_frame,
     frame_of,
 )
@@ -54,7 +54,7 @@ def test_an_append_is_encoded_as_the_frame_it_makes(frame: AppendFrame) -> None:
     state = StreamState(frame.stream_id, "name", StreamConfig("text/plain"), frame.now_ms)
     state.written_ms = frame.now_ms
     change = frame.change()
-    assert encode_append(state, change) == encode_frame(frame_of(state, change))
+    assert encode_change(state, change) == encode_frame(frame_of(state, change))
 
 
 @given(st.lists(FRAMES, max_size=5))

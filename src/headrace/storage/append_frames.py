@@ -1,7 +1,4 @@
-"""The frame of an append, made without an object for it: nearly all frames are of appends.
-
-The bytes are those that `frames.encode_frame` makes of an AppendFrame.
-"""
+"""The frame of an append, made without an object for it: nearly all frames are of appends."""
 
 from __future__ import annotations
 
@@ -9,34 +6,35 @@ from typing import Final
 
 import msgspec
 
+from headrace.protocol.offsets import Position
+from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.frames import (
-    APART_BYTES_MIN,
-    APPEND_TAG,
-    LENGTH_BYTES,
-    EncodedFrame,
-    encode_frame,
-    frame_of,
-)
 
+APPEND_TAG: Final = 1
+_LENGTH_BYTES: Final = 4
 _encode: Final = msgspec.msgpack.Encoder().encode
 
+AppendFields = tuple[
+    int, int, int, Position, tuple[int, ...], bytes, bool, bytes | None, ProducerHeaders | None
+]
 
-def encode_append(state: StreamState, change: Appended) -> EncodedFrame:
-    """`state` is already what the change made of it."""
-    if len(change.data) >= APART_BYTES_MIN:
-        return encode_frame(frame_of(state, change))
-    encoded: bytes = _encode(
-        (
-            APPEND_TAG,
-            state.id,
-            state.written_ms,
-            change.start,
-            change.lengths,
-            change.data,
-            change.closes,
-            change.stream_seq,
-            change.producer,
-        )
+
+def append_fields(state: StreamState, change: Appended) -> AppendFields:
+    """The tag, then the fields of an AppendFrame; `state` is what the change made of it."""
+    return (
+        APPEND_TAG,
+        state.id,
+        state.written_ms,
+        change.start,
+        change.lengths,
+        change.data,
+        change.closes,
+        change.stream_seq,
+        change.producer,
     )
-    return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded
+
+
+def encode_append(state: StreamState, change: Appended) -> bytes:
+    """As it stands in a batch, behind its length."""
+    encoded: bytes = _encode(append_fields(state, change))
+    return len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded

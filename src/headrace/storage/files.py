@@ -27,7 +27,6 @@ from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage import stream_files
-from headrace.storage.append_frames import encode_append
 from headrace.storage.base import (
     CHECK_BYTES,
     Change,
@@ -63,8 +62,8 @@ from headrace.storage.frames import (
     apply_frame,
     created_state,
     documents_frame,
+    encode_change,
     encode_frame,
-    frame_of,
 )
 from headrace.storage.journal import SEGMENT_BYTES, Journal
 from headrace.storage.lane import LaneMaker, ThreadLane
@@ -304,15 +303,13 @@ class FileStorage:
         assert isinstance(log, FileLog), "a storage commits to its own logs"
         if isinstance(change, Appended):
             self._add(log, change)
-            self._committer.add(encode_append(log.state, change), entry)
-            return
-        if isinstance(change, Created):
+        elif isinstance(change, Created):
             self._add(log, change.initial)
         elif isinstance(change, Released):
             log.release(change.kept)
         elif isinstance(change, Removed) and change.whole:
             self._forget(log)
-        self._committer.add(encode_frame(frame_of(log.state, change)), entry)
+        self._committer.add(encode_change(log.state, change), entry)
 
     def _add(self, log: FileLog, change: Appended) -> None:
         log.tail.append(change)

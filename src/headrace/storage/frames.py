@@ -18,6 +18,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.snapshots import apply_publish
 from headrace.protocol.stream import Appended, StreamState
+from headrace.storage.append_frames import APPEND_TAG, append_fields, encode_append
 from headrace.storage.base import (
     Adopted,
     Change,
@@ -48,8 +49,6 @@ _HEADER = struct.Struct("<4sIIIQQQI4x")  # magic, crc, body crc, body bytes, gen
 _CHECKED_FROM: Final = 8  # the header's checksum covers what follows it
 HEADER_BYTES: Final = _HEADER.size
 _LENGTH = struct.Struct("<I")
-LENGTH_BYTES: Final = _LENGTH.size
-APPEND_TAG: Final = 1
 # Larger data goes to the disk from where it is; copying less into a batch is cheaper than that.
 APART_BYTES_MIN = 1 << 16
 _BYTES = struct.Struct(">BI")
@@ -177,16 +176,7 @@ def documents_frame(documents: Documents) -> DocumentsFrame:
 
 
 def _append_frame(state: StreamState, change: Appended) -> AppendFrame:
-    return AppendFrame(
-        state.id,
-        state.written_ms,
-        change.start,
-        change.lengths,
-        change.data,
-        change.closes,
-        change.stream_seq,
-        change.producer,
-    )
+    return AppendFrame(*append_fields(state, change)[1:])
 
 
 class BatchHeader(NamedTuple):
@@ -205,6 +195,13 @@ class BatchHeader(NamedTuple):
     @property
     def next_lsn(self) -> int:
         return self.first_lsn + self.frames
+
+
+def encode_change(state: StreamState, change: Change) -> EncodedFrame:
+    """The frame of a change, as it stands in a batch; `state` is what the change made of it."""
+    if isinstance(change, Appended) and len(change.data) < APART_BYTES_MIN:
+        return encode_append(state, change)
+    return encode_frame(frame_of(state, change))
 
 
 def encode_frame(frame: Frame) -> EncodedFrame:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 DEADLINE_SECS = 30.0  # generous: a machine may be busy, and a condition that holds costs nothing
 _POLL_SECS = 0.01
 _BACK_OFF_SECS_MAX = 0.5
-_BACK_OFF_SHARE = 0.05  # of what has been waited so far: looking may cost what is waited for its time
+_BACK_OFF_SHARE = 0.05  # of what has been waited so far: looking costs, too
 
 
 def eventually(
