@@ -19,15 +19,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.subscriptions.delivery import (
-    ANSWER_BYTES_MAX,
     POSTS_MAX,
     REPEATS_MAX,
     Delivered,
     Deliveries,
     Failed,
     Outgoing,
-    Poster,
 )
+from headrace.subscriptions.poster import ANSWER_BYTES_MAX, Poster
 from headrace.subscriptions.targets import TargetRules
 from headrace.testing.ports import free_port
 from headrace.testing.waiting import DEADLINE_SECS

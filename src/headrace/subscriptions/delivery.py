@@ -1,32 +1,22 @@
-"""Sending webhooks: one task group, a bound on everything, and no trust in the other side.
+"""Which webhook is sent when: at most one per subscription at a time, at most POSTS_MAX in all.
 
-`Poster` sends one request to an address that `targets` has checked. `Deliveries` decides what is
-sent when: at most one request per subscription at a time, at most POSTS_MAX in all, and at most
-half of those are repeats, so that receivers that are down do not hold up those that are not.
+At most half of those are repeats, so that receivers that are down do not hold up those that are
+not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import ssl
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from importlib import import_module
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-import httpx
-import orjson
-
-from headrace.subscriptions.errors import SubscriptionRefused
-from headrace.subscriptions.targets import Address, Target, TargetRules, parse_target, resolve
+from headrace.subscriptions.targets import TargetRules
 
 POSTS_MAX: Final = 32  # half of the descriptors that the server keeps from its clients
 REPEATS_MAX: Final = POSTS_MAX // 2
-ANSWER_BYTES_MAX: Final = 64 * 1024  # {"done": true} is 14
-logger = logging.getLogger(__name__)
-
-CONNECT_SECS_MAX: Final = 3.0  # per address, so that a dead first one leaves time for the next
 
 K = TypeVar("K", bound=Hashable)
 
@@ -51,113 +41,25 @@ class Failed(NamedTuple):
     reason: str
 
 
-class Poster:
-    """Sends one webhook at a time to where the rules allow it."""
+class Poster(Protocol):
+    async def post(self, outgoing: Outgoing) -> Delivered | Failed: ...
 
-    def __init__(self, rules: TargetRules, tls: ssl.SSLContext | None = None) -> None:
+
+class LatePoster:
+    """The Poster of `poster`, from the first webhook on.
+
+    Most servers send none, and its HTTP library takes a fifth of the time they need to start.
+    """
+
+    def __init__(self, rules: TargetRules) -> None:
         self._rules = rules
-        self._tls = tls
+        self._poster: Poster | None = None
 
     async def post(self, outgoing: Outgoing) -> Delivered | Failed:
-        try:
-            async with asyncio.timeout(outgoing.timeout_secs):
-                target = parse_target(outgoing.url, self._rules)
-                loop = asyncio.get_running_loop()
-                return await self._post(target, await resolve(target, self._rules, loop), outgoing)
-        except TimeoutError:
-            return Failed(f"no answer within {outgoing.timeout_secs:g} s")
-        except SubscriptionRefused as refusal:
-            return Failed(refusal.detail)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            return Failed(f"{type(error).__name__}: {error}")
-        except Exception as error:
-            # Whatever one delivery meets must not end the others. Seen: a receiver that hangs up
-            # while it is being connected to makes the HTTP library raise AttributeError.
-            logger.warning("a webhook delivery failed in an unknown way: %r", error)
-            return Failed(f"{type(error).__name__}: {error}")
-
-    async def _trust(self) -> ssl.SSLContext:
-        """OpenSSL's own trust store, which honours SSL_CERT_FILE and SSL_CERT_DIR.
-
-        Most servers never need it, and it takes longer to load than all else at their start.
-        """
-        if self._tls is None:
-            self._tls = await asyncio.to_thread(ssl.create_default_context)
-        return self._tls
-
-    async def _post(
-        self, target: Target, addresses: Sequence[Address], outgoing: Outgoing
-    ) -> Delivered | Failed:
-        *others, last = addresses
-        for address in others:
-            try:
-                return await self._post_to(address, target, outgoing)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                continue
-        return await self._post_to(last, target, outgoing)
-
-    async def _post_to(
-        self, address: Address, target: Target, outgoing: Outgoing
-    ) -> Delivered | Failed:
-        # The bare transport follows no redirect, keeps no cookie and reads no proxy settings. A
-        # new one each time keeps no connection either: one that was opened under another name
-        # for the same address would carry that name's certificate.
-        tls = await self._trust()
-        async with httpx.AsyncHTTPTransport(verify=tls, trust_env=False) as transport:
-            response = await transport.handle_async_request(_request(address, target, outgoing))
-            try:
-                if not response.is_success:
-                    return Failed(f"the receiver answered {response.status_code}")
-                return Delivered(_is_done(await _read(response)))
-            finally:
-                await response.aclose()
-
-
-def _request(address: Address, target: Target, outgoing: Outgoing) -> httpx.Request:
-    wait = outgoing.timeout_secs
-    extensions: dict[str, Any] = {
-        "sni_hostname": target.host.rstrip("."),
-        "timeout": {
-            "connect": min(wait, CONNECT_SECS_MAX),
-            "read": wait,
-            "write": wait,
-            "pool": wait,
-        },
-    }
-    headers = {
-        "Host": target.authority,
-        "User-Agent": "headrace",
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
-        "Webhook-Signature": outgoing.signature,
-    }
-    url = httpx.URL(
-        scheme=target.scheme,
-        host=str(address),
-        port=target.port,
-        raw_path=target.path.encode("ascii"),
-    )
-    return httpx.Request("POST", url, headers=headers, content=outgoing.body, extensions=extensions)
-
-
-async def _read(response: httpx.Response) -> bytes | None:
-    """The body as sent, or None if it is longer than any answer of ours."""
-    assert isinstance(response.stream, httpx.AsyncByteStream), "an async transport made it"
-    body = b""
-    async for chunk in response.stream:
-        body += chunk
-        if len(body) > ANSWER_BYTES_MAX:
-            return None
-    return body
-
-
-def _is_done(body: bytes | None) -> bool:
-    try:
-        answer = orjson.loads(body or b"null")
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(answer, dict) and answer.get("done") is True
+        if self._poster is None:
+            module = await asyncio.to_thread(import_module, "headrace.subscriptions.poster")
+            self._poster = module.Poster(self._rules)
+        return await self._poster.post(outgoing)
 
 
 class Deliveries(Generic[K]):

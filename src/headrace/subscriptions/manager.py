@@ -16,7 +16,7 @@ from headrace.engine.engine import Engine
 from headrace.protocol.offsets import START, Position
 from headrace.storage.base import Failed
 from headrace.subscriptions import documents, model
-from headrace.subscriptions.delivery import Poster
+from headrace.subscriptions.delivery import LatePoster
 from headrace.subscriptions.documents import Urls
 from headrace.subscriptions.errors import (
     Code,
@@ -54,7 +54,7 @@ class SubscriptionManager:
         self._key, self._tokens = self._ledger.keys()
         self._wakes = Wakes(
             engine,
-            Poster(self._rules),
+            LatePoster(self._rules),
             Stationery(self._urls, self._key, self._tokens),
             self._ledger,
             settings.timeout_secs,

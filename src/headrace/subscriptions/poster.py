@@ -1,0 +1,129 @@
+"""Sending one webhook to an address that `targets` has checked: no trust in the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final
+
+import httpx
+import orjson
+
+from headrace.subscriptions.delivery import Delivered, Failed, Outgoing
+from headrace.subscriptions.errors import SubscriptionRefused
+from headrace.subscriptions.targets import Address, Target, TargetRules, parse_target, resolve
+
+ANSWER_BYTES_MAX: Final = 64 * 1024  # {"done": true} is 14
+CONNECT_SECS_MAX: Final = 3.0  # per address, so that a dead first one leaves time for the next
+logger = logging.getLogger(__name__)
+
+
+class Poster:
+    """Sends one webhook at a time to where the rules allow it."""
+
+    def __init__(self, rules: TargetRules, tls: ssl.SSLContext | None = None) -> None:
+        self._rules = rules
+        self._tls = tls
+
+    async def post(self, outgoing: Outgoing) -> Delivered | Failed:
+        try:
+            async with asyncio.timeout(outgoing.timeout_secs):
+                target = parse_target(outgoing.url, self._rules)
+                loop = asyncio.get_running_loop()
+                return await self._post(target, await resolve(target, self._rules, loop), outgoing)
+        except TimeoutError:
+            return Failed(f"no answer within {outgoing.timeout_secs:g} s")
+        except SubscriptionRefused as refusal:
+            return Failed(refusal.detail)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            return Failed(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            # Whatever one delivery meets must not end the others. Seen: a receiver that hangs up
+            # while it is being connected to makes the HTTP library raise AttributeError.
+            logger.warning("a webhook delivery failed in an unknown way: %r", error)
+            return Failed(f"{type(error).__name__}: {error}")
+
+    async def _trust(self) -> ssl.SSLContext:
+        """OpenSSL's own trust store, which honours SSL_CERT_FILE and SSL_CERT_DIR.
+
+        Most servers never need it, and it takes longer to load than all else at their start.
+        """
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(ssl.create_default_context)
+        return self._tls
+
+    async def _post(
+        self, target: Target, addresses: Sequence[Address], outgoing: Outgoing
+    ) -> Delivered | Failed:
+        *others, last = addresses
+        for address in others:
+            try:
+                return await self._post_to(address, target, outgoing)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue
+        return await self._post_to(last, target, outgoing)
+
+    async def _post_to(
+        self, address: Address, target: Target, outgoing: Outgoing
+    ) -> Delivered | Failed:
+        # The bare transport follows no redirect, keeps no cookie and reads no proxy settings. A
+        # new one each time keeps no connection either: one that was opened under another name
+        # for the same address would carry that name's certificate.
+        tls = await self._trust()
+        async with httpx.AsyncHTTPTransport(verify=tls, trust_env=False) as transport:
+            response = await transport.handle_async_request(_request(address, target, outgoing))
+            try:
+                if not response.is_success:
+                    return Failed(f"the receiver answered {response.status_code}")
+                return Delivered(_is_done(await _read(response)))
+            finally:
+                await response.aclose()
+
+
+def _request(address: Address, target: Target, outgoing: Outgoing) -> httpx.Request:
+    wait = outgoing.timeout_secs
+    extensions: dict[str, Any] = {
+        "sni_hostname": target.host.rstrip("."),
+        "timeout": {
+            "connect": min(wait, CONNECT_SECS_MAX),
+            "read": wait,
+            "write": wait,
+            "pool": wait,
+        },
+    }
+    headers = {
+        "Host": target.authority,
+        "User-Agent": "headrace",
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        "Webhook-Signature": outgoing.signature,
+    }
+    url = httpx.URL(
+        scheme=target.scheme,
+        host=str(address),
+        port=target.port,
+        raw_path=target.path.encode("ascii"),
+    )
+    return httpx.Request("POST", url, headers=headers, content=outgoing.body, extensions=extensions)
+
+
+async def _read(response: httpx.Response) -> bytes | None:
+    """The body as sent, or None if it is longer than any answer of ours."""
+    assert isinstance(response.stream, httpx.AsyncByteStream), "an async transport made it"
+    body = b""
+    async for chunk in response.stream:
+        body += chunk
+        if len(body) > ANSWER_BYTES_MAX:
+            return None
+    return body
+
+
+def _is_done(body: bytes | None) -> bool:
+    try:
+        answer = orjson.loads(body or b"null")
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(answer, dict) and answer.get("done") is True
