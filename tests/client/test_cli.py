@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from headrace.cli import app
+from headrace.cli import command
 from headrace.client import Client
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.ports import free_port
@@ -38,7 +38,7 @@ def run(server: ServerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.delenv("HEADRACE_TOKEN", raising=False)
 
     def run(*args: str, stdin: bytes = b"", code: int = 0) -> Result:
-        result = CliRunner().invoke(app, list(args), input=stdin)
+        result = CliRunner().invoke(command(), list(args), input=stdin)
         assert result.exit_code == code, (result.output, result.exception)
         return result
 

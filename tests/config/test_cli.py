@@ -98,14 +98,42 @@ def test_flags_win_and_are_named_as_the_source(tmp_path: Path) -> None:
     assert report["server"]["host"] == {"value": "::1", "source": "--host"}
 
 
-def test_config_does_not_load_the_server(tmp_path: Path) -> None:
-    program = (
-        "import sys; from headrace.cli import app; app(['config'], standalone_mode=False); "
-        "sys.exit(any(m.startswith(('headrace.http', 'uvloop')) for m in sys.modules))"
+def modules_after(program: str, directory: Path) -> list[str]:
+    printed = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules, file=sys.stderr)"],
+        cwd=directory,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
     )
-    command = [sys.executable, "-c", program]
-    result = subprocess.run(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
-    assert result.returncode == 0
+    return printed.stderr.split()
+
+
+def test_config_does_not_load_the_server(tmp_path: Path) -> None:
+    program = "from headrace.cli import command; command()(['config'], standalone_mode=False)"
+    loaded = modules_after(program, tmp_path)
+    assert "headrace.cli.config" in loaded
+    assert [m for m in loaded if m.startswith(("headrace.http", "uvloop"))] == []
+
+
+def test_a_verb_does_not_wait_for_the_files_of_the_others(tmp_path: Path) -> None:
+    program = (
+        "sys.argv = ['headrace', 'serve', '--help']\n"
+        "from headrace.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass"
+    )
+    loaded = modules_after(program, tmp_path)
+    assert "headrace.cli.serve" in loaded
+    assert "headrace.cli.tail" not in loaded
+
+
+def test_the_server_starts_without_its_http_client(tmp_path: Path) -> None:
+    loaded = modules_after("import headrace.http.server", tmp_path)
+    assert "headrace.subscriptions.manager" in loaded
+    assert "httpx" not in loaded
 
 
 def test_config_prints_a_table_at_a_terminal(tmp_path: Path) -> None:

@@ -2,56 +2,38 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from headrace.cli import stack_parts
-from headrace.cli.append import append
-from headrace.cli.bench import bench
-from headrace.cli.bootstrap import bootstrap
-from headrace.cli.bucket import app as bucket
 from headrace.cli.build import version_line
-from headrace.cli.close import close
-from headrace.cli.config import config
-from headrace.cli.create import create
-from headrace.cli.delete import delete
-from headrace.cli.export import export
-from headrace.cli.fork import fork
-from headrace.cli.head import head
-from headrace.cli.import_ import import_
-from headrace.cli.ls import ls
-from headrace.cli.pipeline import app as pipeline
-from headrace.cli.read import read
-from headrace.cli.serve import serve
-from headrace.cli.shapes import shapes
-from headrace.cli.snapshot import app as snapshot
-from headrace.cli.stack import app as stack
-from headrace.cli.subscribe import app as subscribe
-from headrace.cli.tail import tail
-from headrace.cli.token import token
-from headrace.cli.verify import verify
 
-app = typer.Typer(
-    name="headrace",
-    help="Append-only streams over HTTP: the Durable Streams protocol.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+_STREAMS = "create append read tail head close delete fork ls bootstrap bucket snapshot subscribe"
+_SERVER = "serve config verify export import token shapes bench stack pipeline"
+_PANELS = dict.fromkeys(_STREAMS.split(), "Streams") | dict.fromkeys(_SERVER.split(), "Server")
+_FILES = {"import": "import_"}  # a word of Python's own
 
-STREAMS = "Streams"
-SERVER = "Server"
-for verb in (create, append, read, tail, head, close, delete, fork, ls, bootstrap):
-    app.command(rich_help_panel=STREAMS)(verb)
-for group in (bucket, snapshot, subscribe):
-    app.add_typer(group, rich_help_panel=STREAMS)
-for server_verb in (serve, config, verify, export, token, shapes, bench):
-    app.command(rich_help_panel=SERVER)(server_verb)
-app.command("import", rich_help_panel=SERVER)(import_)
-for part in stack_parts.COMMANDS:
-    stack.command()(part)
-for group in (stack, pipeline):
-    app.add_typer(group, rich_help_panel=SERVER)
+
+def command(verbs: Iterable[str] = _PANELS) -> typer.Typer:
+    """The command with these verbs; the files of the others are not loaded."""
+    app = typer.Typer(
+        name="headrace",
+        help="Append-only streams over HTTP: the Durable Streams protocol.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        callback=_headrace,
+    )
+    for verb in verbs:
+        file = _FILES.get(verb, verb)
+        module = import_module(f"{__name__}.{file}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, rich_help_panel=_PANELS[verb])
+        else:
+            app.command(verb, rich_help_panel=_PANELS[verb])(getattr(module, file))
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,7 +42,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _headrace(
     version: Annotated[
         bool,
@@ -74,4 +55,7 @@ def _headrace(
 
 def main() -> None:
     """The entry point of the `headrace` command."""
+    verb = sys.argv[1] if len(sys.argv) > 1 else None
+    # A server need not wait for the files of all the other verbs.
+    app = command((verb,)) if verb in _PANELS else command()
     app(prog_name="headrace")

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import stack_parts
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
+from headrace.cli.stack_options import StateOption, state_directory
 
 if TYPE_CHECKING:
     from headrace.stack.ports import Ports
-    from headrace.stack.state import Record, StateDirectory
+    from headrace.stack.state import Record
 
 EXIT_NOT_UP = 3
 FOLLOW_POLL_SECS = 0.2
@@ -27,19 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-StateOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--state", metavar="DIR", help="Where the stack keeps everything; else .headrace."
-    ),
-]
 ProfileOption = Annotated[str, typer.Option("--profile", help="default, sync or dev.")]
-
-
-def state_directory(path: Path | None) -> StateDirectory:
-    from headrace.stack.state import StateDirectory, default_directory
-
-    return StateDirectory(path or default_directory())
 
 
 @app.command()
@@ -231,3 +221,7 @@ def _print_from(name: str, path: Path, position: int, prefix: bool) -> int:
     for line in text.decode("utf-8", "replace").splitlines() if newline else []:
         typer.echo(f"{name} | {line}" if prefix else line)
     return position + len(text) + len(newline)
+
+
+for part in stack_parts.COMMANDS:
+    app.command()(part)

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
-from headrace.cli.stack import StateOption, state_directory
+from headrace.cli.stack_options import StateOption, state_directory
 
 SERVER_URL_DEFAULT = "http://localhost:4437"
 PortOption = Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port to listen on.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import EXIT_REFUSED, fail
-from headrace.cli.stack import StateOption, state_directory
+from headrace.cli.stack_options import StateOption, state_directory
 
 
 def token(
