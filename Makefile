@@ -84,7 +84,7 @@ run: setup ## serve on http://localhost:4437, durably, under ./data
 
 # --- checks ---
 
-# Java machines that start Spark are half of what the Spark tests cost.
+# Java machines that start Spark are a large part of what the Spark tests cost.
 classes: setup
 	@$(BIN)/headrace pipeline prepare || echo "Without an archive of its classes Spark starts slower."
 
