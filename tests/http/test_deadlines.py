@@ -74,6 +74,9 @@ UNFINISHED = {
     "no-empty-line": lambda path: b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
     "body": lambda path: request_bytes("POST", path, b"0123456789", Content_Type=TEXT)[:-1],
     "no-body": lambda path: request_bytes("POST", path, Content_Type=TEXT, Content_Length="9"),
+    "large-body": lambda path: (
+        request_bytes("POST", path, Content_Type=TEXT, Content_Length=str(129 * KIB)) + b"begun"
+    ),
     "chunk": lambda path: (
         request_bytes("GET", path, Content_Type=TEXT, Transfer_Encoding="chunked") + b"5\r\nhel"
     ),

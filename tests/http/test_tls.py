@@ -76,6 +76,18 @@ def test_requests_are_served_and_locations_are_https(shared: Secure, stream: str
         assert connection.request("GET", stream).body == b"hello"
 
 
+def test_large_bodies_arrive_as_they_are(shared: Secure, stream: str) -> None:
+    bodies = [bytes([n]) * (MIB + n) for n in range(3)]
+    with shared.connect() as connection:
+        connection.request("PUT", stream, Content_Type="application/octet-stream")
+        for body in bodies:
+            posted = connection.request(
+                "POST", stream, body, Content_Type="application/octet-stream"
+            )
+            assert posted.status == 204
+        assert connection.request("GET", stream).body == b"".join(bodies)
+
+
 def test_pipelining_and_large_answers_work(shared: Secure, stream: str) -> None:
     body = bytes(range(256)) * 4096
     put = request_bytes("PUT", stream, body, Content_Type="text/plain")

@@ -16,6 +16,7 @@ from typing import Final, cast
 
 from headrace.errors import HeadraceError, Overloaded, RequestTimeout
 from headrace.http.exchange import Client, Frame, Request, Waiter
+from headrace.http.large_bodies import BodyReceiver, LargeBody
 from headrace.http.masthead import Masthead
 from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
 from headrace.http.routes import Application
@@ -224,6 +225,8 @@ class Connection(asyncio.Protocol):
         """Hold back a client that is ahead of its answers; refuse what could not be read."""
         if self._closing or self._reader is None:
             return
+        if reader.large_body is not None and not reader.large_body.has_receiver:
+            self._receive(reader.large_body)
         if reader.ready:
             self._transport.pause_reading()
         elif not self._idle:
@@ -234,6 +237,24 @@ class Connection(asyncio.Protocol):
             reader.unsettled = False
             if reader.expects_continue:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _receive(self, body: LargeBody) -> None:
+        loop = asyncio.get_running_loop()
+
+        def on_complete() -> None:
+            self._transport.set_protocol(self)
+            # Not at once: the transport still holds the memory it has filled.
+            loop.call_soon(self._body_received)
+
+        self._transport.set_protocol(BodyReceiver(self, body, on_complete))
+
+    def _body_received(self) -> None:
+        reader = self._reader
+        if reader is None:
+            return
+        reader.finish_body()
+        if not self._running:
+            self._run(reader)
 
     def _answered(self) -> None:
         """The current request is answered: go on with the next, or close."""

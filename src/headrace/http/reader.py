@@ -23,6 +23,7 @@ from headrace.errors import (
     UrlTooLong,
 )
 from headrace.http.exchange import Client, Request
+from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
 from headrace.http.masthead import Masthead
 from headrace.http.origin import HOST
 from headrace.http.repeats import Repeats
@@ -79,7 +80,8 @@ class RequestReader:
 
     Once `refusal` is set nothing more is read: what follows cannot be told apart any more.
     `deadline` is when the request being received must be complete. `unsettled` says that the
-    connection has something to do besides running what is ready.
+    connection has something to do besides running what is ready. `large_body` is one that the
+    connection receives itself; the reader is fed again when it is complete.
     """
 
     __slots__ = (
@@ -107,6 +109,7 @@ class RequestReader:
         "_url",
         "deadline",
         "expects_continue",
+        "large_body",
         "ready",
         "refusal",
         "unsettled",
@@ -130,6 +133,7 @@ class RequestReader:
         self._repeats = Repeats(min(SMALL_BODY_BYTES, limits.body_bytes_max), limits.url_bytes_max)
         self.ready: deque[Request] = deque()
         self.refusal: HeadraceError | None = None
+        self.large_body: LargeBody | None = None
         self.expects_continue = False
         self.unsettled = False
         self.waited_secs = limits.header_timeout_secs
@@ -161,6 +165,8 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         if self.refusal is not None:
             return
+        if self._begun and self.large_body is not None:
+            self.finish_body()
         if self._begun:
             self._parse(data)
             return
@@ -215,11 +221,26 @@ class RequestReader:
         framing_bytes_max = FRAMING_BYTES_MAX + body_bytes * FRAMING_PER_BODY_BYTE_MAX
         if self._fed_bytes > limits.url_bytes_max + limits.header_bytes_max + framing_bytes_max:
             self._set_refusal(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
+            return
         if self.deadline == NEVER:
             self.deadline = self._masthead.deadline(waited_secs)
         elif waited_secs > self.waited_secs:
             self.deadline += waited_secs - self.waited_secs
         self.waited_secs = waited_secs
+        missing_bytes = self._announced_bytes - self._body_bytes
+        if missing_bytes >= MISSING_BYTES_MIN and not self._upgrading and self.large_body is None:
+            self.large_body = LargeBody(self._announced_bytes, self._parts)
+            self.unsettled = True
+
+    def finish_body(self) -> None:
+        """Take over a large body that is complete, with a new parser: the old one waits for it."""
+        body = self.large_body
+        if body is None or not body.is_complete:
+            return
+        self.large_body = None
+        self._parts = [body.take()]
+        self.on_message_complete()
+        self._parser = httptools.HttpRequestParser(self)
 
     def release(self) -> None:
         """Forget everything that is not answered yet."""

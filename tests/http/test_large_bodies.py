@@ -1,0 +1,115 @@
+"""Bodies that are received past the parser: whole, in order, and as bounded as any other."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
+from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.server import ServerProcess
+from tests.http.helpers import MIB
+
+BYTES = "application/octet-stream"
+SIZES = (
+    MISSING_BYTES_MIN - 1,
+    MISSING_BYTES_MIN,
+    MISSING_BYTES_MIN + 1,
+    MIB,
+    5 * MIB + 17,
+)
+
+
+def body_of(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@pytest.fixture
+def connection(server: ServerProcess, stream: str) -> Iterator[RawConnection]:
+    """To a server that has `stream`, empty."""
+    with RawConnection(server.port) as connection:
+        assert connection.request("PUT", stream, Content_Type=BYTES).status == 201
+        yield connection
+
+
+def content(connection: RawConnection, stream: str) -> bytes:
+    """All of it, read by requests on the same connection."""
+    found, offset = b"", "-1"
+    while True:
+        answer = connection.request("GET", f"{stream}?offset={offset}")
+        assert answer.status == 200
+        found, offset = found + answer.body, answer.headers["stream-next-offset"]
+        if "stream-up-to-date" in answer.headers:
+            return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bodies_of_any_size_arrive_as_they_are(
+    connection: RawConnection, stream: str, size: int
+) -> None:
+    body = body_of(size)
+    assert connection.request("POST", stream, body, Content_Type=BYTES).status == 204
+    assert content(connection, stream) == body
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_does_not_matter_how_requests_are_cut(
+    connection: RawConnection, stream: str, seed: int
+) -> None:
+    """Large and small ones, one behind the other, in pieces of any size."""
+    rng = random.Random(seed)
+    bodies = [body_of(rng.choice((1, 5000, *SIZES[:4]))) for _ in range(6)]
+    sent = b"".join(request_bytes("POST", stream, body, Content_Type=BYTES) for body in bodies)
+    cuts = sorted(rng.randrange(len(sent)) for _ in range(20))
+    for start, end in pairwise((0, *cuts, len(sent))):
+        connection.send(sent[start:end])
+    assert [connection.response().status for _ in bodies] == [204] * len(bodies)
+    assert content(connection, stream) == b"".join(bodies)
+
+
+def test_a_client_that_waits_to_be_told_is_told(connection: RawConnection, stream: str) -> None:
+    body = body_of(MIB)
+    head = {"Content_Type": BYTES, "Content_Length": str(MIB), "Expect": "100-continue"}
+    for _ in range(2):
+        connection.send(request_bytes("POST", stream, **head))
+        assert connection.response().status == 100
+        connection.send(body)
+        assert connection.response().status == 204
+    assert content(connection, stream) == body + body
+
+
+def test_one_behind_a_long_poll_waits_for_its_turn(
+    server: ServerProcess, connection: RawConnection, stream: str
+) -> None:
+    body = body_of(MIB)
+    connection.send(request_bytes("GET", f"{stream}?offset=-1&live=long-poll"))
+    connection.send(request_bytes("POST", stream, body, Content_Type=BYTES))
+    with RawConnection(server.port) as other:
+        assert other.request("POST", stream, b"first", Content_Type=BYTES).status == 204
+        assert connection.response().body == b"first"
+        assert connection.response().status == 204
+        assert content(other, stream) == b"first" + body
+
+
+def test_half_a_body_is_none(server: ServerProcess, connection: RawConnection, stream: str) -> None:
+    connection.send(request_bytes("POST", stream, body_of(MIB), Content_Type=BYTES)[:-1])
+    connection.finish_sending()
+    assert connection.is_at_end()
+    with RawConnection(server.port) as other:
+        assert content(other, stream) == b""
+
+
+def test_the_bytes_are_not_copied_once_more() -> None:
+    body = LargeBody(MIB, [b"head"])
+    room = body.room()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(room)) - len(b"head")
+    room[:] = bytes(len(room))
+    body.add(len(room))
+    del room
+    taken = body.take()
+    assert taken == b"head" + bytes(MIB - 4)
+    assert ctypes.cast(ctypes.c_char_p(taken), ctypes.c_void_p).value == address
