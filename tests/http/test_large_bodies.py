@@ -75,7 +75,7 @@ def test_a_client_that_waits_to_be_told_is_told(connection: RawConnection, strea
     body = body_of(MIB)
     head = {"Content_Type": BYTES, "Content_Length": str(MIB), "Expect": "100-continue"}
     for _ in range(2):
-        connection.send(request_bytes("POST", stream, **head))
+        connection.send(request_bytes("POST", stream, b"", **head))
         assert connection.response().status == 100
         connection.send(body)
         assert connection.response().status == 204

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.errors import Draining, HeadraceError
+from headrace.errors import Draining, HeadraceError, Overloaded
 from headrace.http.exchange import Exchange, Request
 from headrace.protocol import responses
 from headrace.protocol.responses import OK, Response
@@ -24,4 +24,6 @@ class Health:
     def readyz(self, request: Request, exchange: Exchange) -> None:
         request.operation = "health"
         refusal = Draining() if self.draining else self._write_refusal()
+        if isinstance(refusal, Overloaded):
+            refusal = None  # over in a moment, and nothing to readers
         exchange.respond(_OK if refusal is None else responses.problem(refusal))

@@ -74,7 +74,8 @@ from headrace.storage.tailed import TailedLog
 logger = logging.getLogger(__name__)
 
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
-PINNED_BYTES_MAX: Final = 512 * 1024 * 1024  # not yet in stream files; past this nothing is added
+# Not yet in stream files; past this nothing is added. It is what a start after a crash reads.
+PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
 WORKERS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
 LOOK_EVERY_BYTES: Final = 256 * 1024
