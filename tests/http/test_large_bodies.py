@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import count, pairwise
+from pathlib import Path
 
 import pytest
 
 from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
+from headrace.testing.certificates import write_self_signed
 from headrace.testing.raw import RawConnection, request_bytes
 from headrace.testing.server import ServerProcess
-from tests.http.helpers import MIB
+from tests.conftest import Serve
+from tests.http.helpers import MIB, resident_bytes
+
+Connect = Callable[[], RawConnection]
+Client = Callable[[Connect], AbstractContextManager[None]]
 
 BYTES = "application/octet-stream"
 SIZES = (
@@ -95,12 +103,88 @@ def test_one_behind_a_long_poll_waits_for_its_turn(
         assert content(other, stream) == b"first" + body
 
 
+def test_a_client_that_is_done_sending_is_answered(
+    server: ServerProcess, connection: RawConnection, stream: str
+) -> None:
+    """Its end may be read together with the last bytes of the body."""
+    body = body_of(MIB)
+    for _ in range(10):
+        with RawConnection(server.port) as other:
+            other.send(request_bytes("POST", stream, body, Content_Type=BYTES))
+            other.finish_sending()
+            assert other.response().status == 204
+    assert content(connection, stream) == 10 * body
+
+
 def test_half_a_body_is_none(server: ServerProcess, connection: RawConnection, stream: str) -> None:
     connection.send(request_bytes("POST", stream, body_of(MIB), Content_Type=BYTES)[:-1])
     connection.finish_sending()
     assert connection.is_at_end()
     with RawConnection(server.port) as other:
         assert content(other, stream) == b""
+
+
+LARGE = 8 * MIB
+NOWHERE = "/v1/stream/not/there"
+_numbers = count()
+
+
+@contextmanager
+def answered(connect: Connect) -> Iterator[None]:
+    """A client that stays and has nothing more to say."""
+    with connect() as connection:
+        posted = connection.request("POST", NOWHERE, bytes(LARGE), Content_Type=BYTES)
+        assert posted.status == 404
+        yield
+
+
+@contextmanager
+def given_up(connect: Connect) -> Iterator[None]:
+    """A client that leaves just before the end of a body."""
+    with connect() as connection:
+        connection.send(request_bytes("POST", NOWHERE, bytes(LARGE), Content_Type=BYTES)[:-100])
+    yield
+
+
+@contextmanager
+def overtaken(connect: Connect) -> Iterator[None]:
+    """A client whose body comes while a read without an end begins, which stands before it."""
+    stream = f"/v1/stream/endless/{next(_numbers)}"
+    post = request_bytes("POST", NOWHERE, bytes(LARGE), Content_Type=BYTES)
+    with connect() as connection, connect() as writer:
+        assert writer.request("PUT", stream, Content_Type=BYTES).status == 201
+        connection.send(
+            request_bytes("GET", f"{stream}?offset=-1&live=long-poll")
+            + request_bytes("GET", f"{stream}?offset=-1&live=sse")
+            + post[:1000]
+        )
+        assert writer.request("POST", stream, b"x", Content_Type=BYTES).status == 204
+        assert connection.response().body == b"x"
+        assert connection.head().status == 200
+        connection.send(post[1000:-100])
+        yield
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("client", [answered, given_up, overtaken])
+def test_nothing_is_kept_of_a_body_that_is_done_with(
+    serve: Serve, tmp_path: Path, client: Client, secure: bool
+) -> None:
+    """Whether its client is still there or not."""
+    settings, trust = {}, None
+    if secure:
+        cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+        trust = write_self_signed(cert, key)
+        settings = {"DS_TLS__CERT_PATH": str(cert), "DS_TLS__KEY_PATH": str(key)}
+    server = serve(**settings)
+    connect = partial(RawConnection, server.port, tls=trust)
+    with ExitStack() as clients:
+        clients.enter_context(client(connect))
+        before = resident_bytes(server.pid)
+        for _ in range(20):
+            clients.enter_context(client(connect))
+        kept = resident_bytes(server.pid) - before
+    assert kept < 8 * LARGE, "of 20 bodies"
 
 
 def test_the_bytes_are_not_copied_once_more() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from headrace.subscriptions.delivery import (
     Delivered,
     Deliveries,
     Failed,
+    LatePoster,
     Outgoing,
 )
 from headrace.subscriptions.poster import ANSWER_BYTES_MAX, Poster
@@ -38,6 +40,22 @@ T = TypeVar("T")
 
 def outgoing(url: str, timeout_secs: float = DEADLINE_SECS) -> Outgoing:
     return Outgoing("w_1", url, "t=1,kid=k,ed25519=s", b'{"wake": 1}', timeout_secs)
+
+
+def test_a_client_that_cannot_be_loaded_fails_the_delivery_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(name: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    poster = LatePoster(LOOPBACK)
+    webhook = outgoing("http://localhost:1/")
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.subscriptions.delivery.import_module", load)
+        failed = asyncio.run(poster.post(webhook))
+    assert isinstance(failed, Failed)
+    assert "Too many open files" in failed.reason
+    assert "Connect" in cast(Failed, asyncio.run(poster.post(webhook))).reason
 
 
 def post(url: str, *, rules: TargetRules = LOOPBACK, timeout_secs: float = DEADLINE_SECS) -> Any:

@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         "_idle",
         "_keep_alive",
         "_reader",
+        "_receiver",
         "_request",
         "_running",
         "_shared",
@@ -97,6 +98,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._reader: RequestReader | None = None
+        self._receiver: BodyReceiver | None = None
         self._request: Request | None = None
         self._waiter: Waiter | None = None
         self._keep_alive = True
@@ -128,6 +130,7 @@ class Connection(asyncio.Protocol):
         self._shared.connections.discard(self)
         self._closing = True
         self._idle = False
+        self._dismiss_receiver()
         self._drop_reader()
         self._forget_unsent()
         waiter, self._waiter = self._waiter, None
@@ -139,6 +142,7 @@ class Connection(asyncio.Protocol):
 
         Not so a live read: there the end of sending cannot be told from having left.
         """
+        self._body_received()  # the end may come with the last of it
         self._keep_alive = False
         under_way = self._request is not None and self._waiter is None
         return (under_way or not self.writable) and self._shared.scheme == "http"
@@ -188,6 +192,8 @@ class Connection(asyncio.Protocol):
         return reader is not None and (bool(reader.ready) or reader.is_receiving)
 
     def _drop_reader(self) -> None:
+        if self._dismiss_receiver():
+            self._transport.set_protocol(self)
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.release()
@@ -225,8 +231,9 @@ class Connection(asyncio.Protocol):
         """Hold back a client that is ahead of its answers; refuse what could not be read."""
         if self._closing or self._reader is None:
             return
-        if reader.large_body is not None and not reader.large_body.has_receiver:
-            self._receive(reader.large_body)
+        body = reader.large_body
+        if body is not None and not body.is_complete and self._receiver is None:
+            self._receive(body)
         if reader.ready:
             self._transport.pause_reading()
         elif not self._idle:
@@ -242,15 +249,25 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
 
         def on_complete() -> None:
+            self._dismiss_receiver()
             self._transport.set_protocol(self)
-            # Not at once: the transport still holds the memory it has filled.
+            # Later, as the transport still holds the memory it has filled. More of what the
+            # client sends, or its end, may come before.
             loop.call_soon(self._body_received)
 
-        self._transport.set_protocol(BodyReceiver(self, body, on_complete))
+        self._receiver = BodyReceiver(self, body, on_complete)
+        self._transport.set_protocol(self._receiver)
+
+    def _dismiss_receiver(self) -> bool:
+        """Whether there was one."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.leave()
+        return receiver is not None
 
     def _body_received(self) -> None:
         reader = self._reader
-        if reader is None:
+        if reader is None or reader.large_body is None:
             return
         reader.finish_body()
         if not self._running:

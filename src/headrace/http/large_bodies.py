@@ -23,7 +23,6 @@ class LargeBody:
         self._bytes.writelines(parts)
         self._view = self._bytes.getbuffer()
         self._received_bytes = self._bytes.tell()
-        self.has_receiver = False
 
     @property
     def is_complete(self) -> bool:
@@ -38,11 +37,16 @@ class LargeBody:
     def take(self) -> bytes:
         """The whole body. Once."""
         self._view.release()
-        return self._bytes.getvalue()
+        taken = self._bytes.getvalue()
+        self._bytes.close()
+        return taken
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Stands between a transport and its connection until a large body is complete."""
+    """Stands between a transport and its connection until a large body is complete.
+
+    A transport of uvloop keeps it beyond that, so it must be told to `leave`.
+    """
 
     def __init__(
         self, connection: asyncio.Protocol, body: LargeBody, on_complete: Callable[[], None]
@@ -50,7 +54,9 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._connection = connection
         self._body = body
         self._on_complete = on_complete
-        body.has_receiver = True
+
+    def leave(self) -> None:
+        del self._connection, self._body, self._on_complete
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._body.room()

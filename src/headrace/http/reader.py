@@ -81,7 +81,7 @@ class RequestReader:
     Once `refusal` is set nothing more is read: what follows cannot be told apart any more.
     `deadline` is when the request being received must be complete. `unsettled` says that the
     connection has something to do besides running what is ready. `large_body` is one that the
-    connection receives itself; the reader is fed again when it is complete.
+    connection receives itself, and then has finished here.
     """
 
     __slots__ = (
@@ -165,7 +165,7 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         if self.refusal is not None:
             return
-        if self._begun and self.large_body is not None:
+        if self.large_body is not None:
             self.finish_body()
         if self._begun:
             self._parse(data)
@@ -228,12 +228,15 @@ class RequestReader:
             self.deadline += waited_secs - self.waited_secs
         self.waited_secs = waited_secs
         missing_bytes = self._announced_bytes - self._body_bytes
-        if missing_bytes >= MISSING_BYTES_MIN and not self._upgrading and self.large_body is None:
+        if missing_bytes >= MISSING_BYTES_MIN and self.large_body is None:
             self.large_body = LargeBody(self._announced_bytes, self._parts)
             self.unsettled = True
 
     def finish_body(self) -> None:
-        """Take over a large body that is complete, with a new parser: the old one waits for it."""
+        """Take over a large body, if it is complete; the next request needs a new parser.
+
+        The old one still waits for the body.
+        """
         body = self.large_body
         if body is None or not body.is_complete:
             return
@@ -249,6 +252,9 @@ class RequestReader:
         for request in self.ready:
             self._budget.release(request.reserved_bytes)
         self.ready.clear()
+        self._parts = []
+        self.large_body = None
+        self._parser = None  # it refers to this reader
 
     # -- called by the parser --------------------------------------------------------------
 

@@ -74,7 +74,8 @@ from headrace.storage.tailed import TailedLog
 logger = logging.getLogger(__name__)
 
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
-# Not yet in stream files; past this nothing is added. It is what a start after a crash reads.
+# Not yet in stream files; past this nothing is added. It is what a start after a crash reads, and
+# several segments, since only full ones are carried over.
 PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
 WORKERS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
@@ -260,7 +261,7 @@ class FileStorage:
     def refusal(self) -> HeadraceError | None:
         if self._committer.is_failed:
             return StorageFailed()
-        if self._pinned_bytes > PINNED_BYTES_MAX:
+        if self._disk_refusal is None and self._pinned_bytes > PINNED_BYTES_MAX:
             return Overloaded("bytes not yet in stream files", PINNED_BYTES_MAX)
         return self._disk_refusal
 

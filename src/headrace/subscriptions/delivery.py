@@ -57,7 +57,10 @@ class LatePoster:
 
     async def post(self, outgoing: Outgoing) -> Delivered | Failed:
         if self._poster is None:
-            module = await asyncio.to_thread(import_module, "headrace.subscriptions.poster")
+            try:
+                module = await asyncio.to_thread(import_module, "headrace.subscriptions.poster")
+            except Exception as error:  # no descriptors left, say: one delivery fails, not all
+                return Failed(f"{type(error).__name__}: {error}")
             self._poster = module.Poster(self._rules)
         return await self._poster.post(outgoing)
 
