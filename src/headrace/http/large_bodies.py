@@ -37,9 +37,7 @@ class LargeBody:
     def take(self) -> bytes:
         """The whole body. Once."""
         self._view.release()
-        taken = self._bytes.getvalue()
-        self._bytes.close()
-        return taken
+        return self._bytes.getvalue()
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
