@@ -113,7 +113,10 @@ for own in (False, True):
 def test_a_part_that_never_comes_up_fails_the_stack_with_its_last_words(
     tmp_path: Path, runs: list[Run]
 ) -> None:
-    run = Run(tmp_path / "state", [python("raise SystemExit('no such thing')", "broken")])
+    # Without something to ask, a part is up as soon as it runs.
+    health = Health("tcp", f"127.0.0.1:{Ports(any_free=True).give('server')}")
+    command = (sys.executable, "-c", "raise SystemExit('no such thing')")
+    run = Run(tmp_path / "state", [Part("broken", command, health=health)])
     runs.append(run)
     run.thread.join(30)
     assert run.error is not None
