@@ -97,10 +97,10 @@ static: setup
 check: static ## lint, types, layers, fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
-# Four at a time on two cores: tests wait as much as they compute.
+# Three at a time on two cores: tests wait as much as they compute.
 test: setup $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(WITH_COMPILED) browser strace ## everything: check, the slow tests, the official suite in every mode
 	@$(MAKE) --no-print-directory --jobs=2 static classes
-	$(BIN)/python -m pytest --numprocesses=4 --dist=loadgroup
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup
 
 conformance: setup $(SUITE)/node_modules/.installed ## only the official suite, in every storage mode and over ASGI
 	$(BIN)/python -m pytest $(SUITE) -rA
