@@ -23,7 +23,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import Appended, Snapshot, StreamState
-from headrace.storage import catalog, checkpoint, files, frames, stream_files
+from headrace.storage import catalog, checkpoint, files, frames, packing, packs, stream_files
 from headrace.storage.base import (
     Change,
     Created,
@@ -62,10 +62,14 @@ def _new_wake_id() -> str:
 
 @contextmanager
 def small_windows() -> Iterator[None]:
-    """Sizes at which a few appends leave memory, fill a block and compact the registry."""
+    """Sizes at which a few appends leave memory, a pack and a block, and compact the registry."""
     sizes: list[tuple[Any, str, Any]] = [
         (files, "HOT_BYTES_MAX", 40),
         (stream_files, "BLOCK_BYTES", 50),
+        (packs, "PACK_BYTES_MAX", 300),
+        (packing, "OWN_FILES_BYTES_MIN", 200),
+        (packing, "PARTS_MAX", 4),
+        (packing, "SETTLED_AFTER", 1),
         (frames, "APART_BYTES_MIN", 8),
         (checkpoint, "SYNC_EACH_MAX", 2),
         (catalog, "STALE_BYTES_MIN", 200),

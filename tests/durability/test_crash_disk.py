@@ -5,6 +5,7 @@ The seeds drive the real engine and file storage; docs/guarantees.md says what t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,17 +18,19 @@ from headrace.engine.tails import Stream
 from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Snapshot
-from headrace.storage import stream_files
+from headrace.storage import packs, stream_files
 from headrace.storage.blobs import DiskBlobs
 from headrace.storage.catalog import Catalog
 from headrace.storage.disk import Disk
 from headrace.storage.journal import Journal
+from headrace.storage.packing import Packing
+from headrace.storage.packs import PackWriter
 from headrace.storage.stream_files import StreamWriter
 from tests.durability.crash_machine import Machine, Violation, run_seed, small_windows
 
 SEEDS = 1000
 SEEDS_PER_TEST = 100
-MUTANT_SEEDS_MAX = 300
+MUTANT_SEEDS_MAX = 1000
 # 149, 411: segments that were given up in another order than they were filled.
 # 353, 736, 980: an answer about the source of a fork that rested on an unsynced delete.
 STREAM_REGRESSIONS = [149, 353, 411, 736, 980]
@@ -91,6 +94,32 @@ def catalog_before_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StreamWriter, "sync", lambda writer: None)
 
 
+def catalog_before_packs(patch: pytest.MonkeyPatch) -> None:
+    begin = PackWriter.__init__
+
+    def unsynced(writer: PackWriter, disk: Disk, first: int, *, sync: bool) -> None:
+        begin(writer, disk, first, sync=False)
+
+    patch.setattr(PackWriter, "__init__", unsynced)
+
+
+def packs_removed_before_catalog(patch: pytest.MonkeyPatch) -> None:
+    finish = Packing.finish
+
+    def hasty(packing: Packing) -> None:
+        finish(packing)
+        freed: Counter[int] = Counter()
+        for part in packing._freed:
+            freed[part.pack] += part.size
+        for number, size in freed.items():
+            if size == packing._live_bytes[number]:
+                packing._disk.remove(packs.path(number))
+                packing._disk.open(packs.path(number), create=True)  # to be removed again
+        packing._disk.sync_directory(packs.DIRECTORY)
+
+    patch.setattr(Packing, "finish", hasty)
+
+
 def recycle_before_catalog(patch: pytest.MonkeyPatch) -> None:
     begin = Catalog.__init__
 
@@ -130,6 +159,8 @@ def blob_removed_before_its_successor(patch: pytest.MonkeyPatch) -> None:
     [
         acknowledge_before_sync,
         catalog_before_flush,
+        catalog_before_packs,
+        packs_removed_before_catalog,
         recycle_before_catalog,
         no_sync_at_recovery,
         snapshot_before_its_blob,
@@ -143,7 +174,7 @@ def test_a_storage_that_breaks_the_order_is_caught(
     for seed in range(MUTANT_SEEDS_MAX):
         try:
             run_seed(seed)
-        except (Violation, StoredBytesDamaged):
+        except (Violation, StoredBytesDamaged, FileNotFoundError):
             return
     pytest.fail(f"{MUTANT_SEEDS_MAX} seeds found nothing wrong")
 

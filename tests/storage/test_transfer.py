@@ -231,7 +231,7 @@ def test_a_damaged_directory_is_not_exported(tmp_path: Path) -> None:
     mark = b"a mark that stands nowhere else"
     with serving("file-durable", tmp_path / "source") as client:
         client.put(f"{ROOT}/a", content=mark, headers=TEXT)
-    files = (tmp_path / "source" / "streams").rglob("*.data")
+    files = (tmp_path / "source" / "packs").iterdir()
     (holder,) = [path for path in files if mark in path.read_bytes()]
     holder.write_bytes(mark[::-1])
     found = headrace("export", tmp_path / "source", tmp_path / "export")

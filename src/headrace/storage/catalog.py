@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -36,7 +35,8 @@ from headrace.storage.stream_files import Sizes
 
 DIRECTORY: Final = "catalog"
 CURRENT: Final = "catalog/current"
-FORMAT: Final = 2
+FORMAT: Final = 3
+READABLE_FORMATS: Final = (2, 3)  # 2 has no packs
 _RECORD = struct.Struct("<II")  # crc, length
 _PLACE_SHIFT: Final = 32  # a record's place in the log, and below it its size
 _SIZE_MASK: Final = (1 << _PLACE_SHIFT) - 1
@@ -53,6 +53,7 @@ class CatalogEntry(msgspec.Struct, array_like=True, tag=1):
     blocks: int = 0
     lengths_bytes: int = 0
     first_block: int = 0
+    packed: bytes = b""
 
 
 class DocumentEntry(msgspec.Struct, array_like=True, tag=2):
@@ -94,8 +95,8 @@ def _record_crc(position: int, payload: bytes) -> int:
     return crc
 
 
-def _parse(name: str, log: bytes, at: int, position: int) -> tuple[int, AnyEntry]:
-    """The size of the record that stands at `position` of the log, and what it says."""
+def _payload(name: str, log: bytes, at: int, position: int) -> bytes:
+    """What the record says that stands at `position` of the log, once it is known to be sound."""
     begin = at + _RECORD.size
     if begin > len(log):
         raise StoredBytesDamaged(name, str(position))
@@ -103,11 +104,15 @@ def _parse(name: str, log: bytes, at: int, position: int) -> tuple[int, AnyEntry
     payload = log[begin : begin + length]
     if len(payload) != length or _record_crc(position, payload) != crc:
         raise StoredBytesDamaged(name, str(position))
-    return _RECORD.size + length, _decode(payload)
+    return payload
 
 
 def _key(entry: AnyEntry) -> int | str:
     return entry.name if isinstance(entry, DocumentEntry) else entry.id
+
+
+def _order(key: int | str) -> tuple[bool, int | str]:
+    return isinstance(key, str), key
 
 
 def _is_gone(entry: AnyEntry) -> bool:
@@ -123,11 +128,12 @@ def entry_of(state: StreamState, sizes: Sizes) -> CatalogEntry:
         sizes.blocks,
         sizes.lengths_bytes,
         sizes.first_block,
+        sizes.packed,
     )
 
 
 def sizes_of(entry: CatalogEntry) -> Sizes:
-    return Sizes(entry.blocks, entry.lengths_bytes, entry.first_block)
+    return Sizes(entry.blocks, entry.lengths_bytes, entry.first_block, entry.packed)
 
 
 def state_of(entry: CatalogEntry) -> StreamState:
@@ -153,7 +159,7 @@ class Catalog:
         if payload is None:
             return Current(FORMAT, 1, 0, 0)
         current = msgspec.msgpack.decode(payload, type=Current)
-        if current.format != FORMAT:
+        if current.format not in READABLE_FORMATS:
             raise DirectoryMismatch(self._disk.name, f"format {current.format}", f"format {FORMAT}")
         return current
 
@@ -180,6 +186,9 @@ class Catalog:
             self._places[key] = position << _PLACE_SHIFT | size
             self._live_bytes += size
 
+    def has(self, stream_id: int) -> bool:
+        return stream_id in self._places
+
     @contextmanager
     def lookup(self) -> Iterator[Callable[[int], CatalogEntry]]:
         """How to find the record of one stream after another, without keeping any in memory."""
@@ -189,7 +198,7 @@ class Catalog:
         def find(stream_id: int) -> CatalogEntry:
             position, size = divmod(self._places[stream_id], 1 << _PLACE_SHIFT)
             assert file is not None, "a stream that has a place has a log"
-            entry = _parse(name, file.read(position, size), 0, position)[1]
+            entry = _decode(_payload(name, file.read(position, size), 0, position))
             assert isinstance(entry, CatalogEntry), "documents have names"
             return entry
 
@@ -203,15 +212,19 @@ class Catalog:
         """Every record, with its place and size."""
         if not self.current.log_bytes:
             return
-        name = self._log_name(self.current.log)
-        file = self._disk.open(name)
-        log = file.read(0, self.current.log_bytes)
-        file.close()
+        name, log = self._log_name(self.current.log), self._read_log()
         position = 0
         while position < self.current.log_bytes:
-            size, entry = _parse(name, log, position, position)
-            yield position, size, entry
+            payload = _payload(name, log, position, position)
+            size = _RECORD.size + len(payload)
+            yield position, size, _decode(payload)
             position += size
+
+    def _read_log(self) -> bytes:
+        file = self._disk.open(self._log_name(self.current.log))
+        log = file.read(0, self.current.log_bytes)
+        file.close()
+        return log
 
     def commit(self, entries: Iterable[AnyEntry], applied_lsn: int, pace: Pace = AT_ONCE) -> None:
         """Write the changed streams and documents down; they count once `current` says so."""
@@ -246,9 +259,7 @@ class Catalog:
     def _compact(self, pace: Pace) -> None:
         """A new log with everything once; the old one goes when the new one counts."""
         old = self.current
-        found = self.load(pace)
-        documents = [DocumentEntry(name, value) for name, value in found.documents.items()]
-        data = self._append(pace.through(chain(found.streams.values(), documents)), 0)
+        data = self._only_what_counts(pace)
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
         file.truncate(0)
@@ -259,6 +270,22 @@ class Catalog:
         self._disk.sync_directory(DIRECTORY)
         self._replace_current(Current(FORMAT, number, len(data), old.applied_lsn))
         self._disk.remove(self._log_name(old.log))
+
+    def _only_what_counts(self, pace: Pace) -> bytes:
+        """The records that count, as they stand, one behind the other; notes their new places.
+
+        Streams in the order of their ids: a source has to be there before its forks.
+        """
+        name, log = self._log_name(self.current.log), self._read_log()
+        parts: list[bytes] = []
+        new_position = 0
+        for key in pace.through(sorted(self._places, key=_order)):
+            position, size = divmod(self._places[key], 1 << _PLACE_SHIFT)
+            payload = _payload(name, log, position, position)
+            parts += (_RECORD.pack(_record_crc(new_position, payload), len(payload)), payload)
+            self._places[key] = new_position << _PLACE_SHIFT | size
+            new_position += size
+        return b"".join(parts)
 
     def _replace_current(self, current: Current) -> None:
         whole_files.replace(self._disk, CURRENT, msgspec.msgpack.encode(current), sync=self._sync)

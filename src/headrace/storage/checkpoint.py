@@ -1,8 +1,8 @@
 """Checkpoints: what the journal says, carried over into stream files and catalog.
 
 A function of full segments and the catalog, never of the engine's memory: recovery after a crash
-in the middle runs the same code over the same input. Order: stream files, sync, catalog, and only
-then may segments be used again and files of deleted streams go.
+in the middle runs the same code over the same input. Order: packs and stream files, sync, catalog,
+and only then may segments be used again and files of deleted streams go.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import chain
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState, apply_append
-from headrace.storage import stream_files
+from headrace.storage import packs, stream_files
 from headrace.storage.catalog import (
     Catalog,
     CatalogEntry,
@@ -35,6 +35,7 @@ from headrace.storage.frames import (
     created_state,
 )
 from headrace.storage.pace import Pace
+from headrace.storage.packing import Packing, Run
 from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader, StreamWriter, Void
 from headrace.storage.tailed import base_of
 
@@ -44,7 +45,7 @@ SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is 
 class _Stream:
     """A stream that a checkpoint changes, and what it adds to its files."""
 
-    __slots__ = ("data", "gone", "lengths", "sizes", "start", "state")
+    __slots__ = ("again", "data", "gone", "lengths", "sizes", "start", "state")
 
     def __init__(self, state: StreamState, sizes: Sizes) -> None:
         self.state = state
@@ -53,6 +54,7 @@ class _Stream:
         self.lengths: list[int] = []
         self.data: list[bytes] = []
         self.gone = False
+        self.again = False  # what it has in packs is to be written again
 
 
 class Checkpointer:
@@ -66,19 +68,22 @@ class Checkpointer:
         self._limits = limits
         self._pace = pace
         self._sync = sync
+        self._packing = Packing(disk, catalog, pace, sync=sync)
         self._changed: dict[int, _Stream] = {}
         self._documents: dict[str, bytes | None] = {}
 
     def run(self, numbered: Iterable[tuple[int, Frame]]) -> dict[int, tuple[Position, Sizes]]:
         """Carry frames over; where each stream's files then end, and their sizes."""
         applied_lsn = self._catalog.current.applied_lsn
+        self._packing.begin()
         with self._catalog.lookup() as self._look_up:
             for lsn, frame in self._pace.through(numbered):
                 if lsn > applied_lsn:
                     self._apply(frame)
                     applied_lsn = lsn
+            self._empty_wasteful_packs()
         dirty = list(self._changed.values())
-        self._write_files([stream for stream in dirty if stream.data and not stream.gone])
+        self._write(dirty)
         voids = [
             (stream.state.id, self._find_void(stream))
             for stream in self._pace.through(dirty)
@@ -87,6 +92,7 @@ class Checkpointer:
         documents = [DocumentEntry(name, value) for name, value in self._documents.items()]
         entries: chain[CatalogEntry | DocumentEntry] = chain(map(self._entry, dirty), documents)
         self._catalog.commit(entries, applied_lsn, self._pace)
+        self._packing.committed()
         self._documents.clear()
         self._changed.clear()
         flushed = {}
@@ -152,24 +158,69 @@ class Checkpointer:
             stream.lengths += change.lengths
             stream.data.append(change.data)
 
-    def _write_files(self, streams: list[_Stream]) -> None:
+    def _empty_wasteful_packs(self) -> None:
+        for number in self._packing.wasteful():
+            for stream_id in self._pace.through(self._packing.owners(number)):
+                if self._has_part_in(number, stream_id):
+                    self._find(stream_id).again = True
+
+    def _has_part_in(self, number: int, stream_id: int) -> bool:
+        stream = self._changed.get(stream_id)
+        if stream is not None:
+            packed = stream.sizes.packed
+        elif self._catalog.has(stream_id):
+            packed = self._look_up(stream_id).packed
+        else:
+            return False
+        return any(part.pack == number for part in packs.decode_parts(packed))
+
+    def _write(self, streams: list[_Stream]) -> None:
+        """What is new goes into packs, and into the files of streams that have much."""
+        own: list[_Stream] = []
         each = self._sync and len(streams) <= SYNC_EACH_MAX
         for stream in self._pace.through(streams):
-            state = stream.state
-            assert stream.start is not None, "data begins somewhere"
-            writer = StreamWriter(self._disk, state.id, base_of(state).bytes, stream.sizes)
-            writer.add(stream.start, stream.lengths, b"".join(stream.data))
-            stream.sizes = writer.sizes
+            self._let_parts_go(stream)
+            if (stream.data or stream.again) and not stream.gone:
+                run = self._put(stream)
+                if run is not None:
+                    self._write_files(stream, run, sync=each)
+                    own.append(stream)
+        self._packing.finish()
+        if self._sync and own:
             if each:
-                writer.sync()
-            writer.close()
-        if self._sync and streams:
-            if each:
-                for directory in {stream_files.folder(s.state.id) for s in streams}:
+                for directory in {stream_files.folder(stream.state.id) for stream in own}:
                     self._disk.sync_directory(directory)
                 self._disk.sync_directory(stream_files.DIRECTORY)
             else:
                 self._disk.sync_everything()
+
+    def _let_parts_go(self, stream: _Stream) -> None:
+        """Of what a stream has in packs, whatever nobody needs any more."""
+        kept_bytes = stream.state.tail.bytes if stream.gone else stream.state.kept.bytes
+        unneeded, packed = packs.split_parts(stream.sizes.packed, kept_bytes)
+        if unneeded:
+            self._packing.let_go(unneeded)
+            stream.sizes = stream.sizes._replace(packed=packed)
+
+    def _put(self, stream: _Stream) -> Run | None:
+        """Into a pack; returns what is to go into files instead."""
+        new = None
+        if stream.data:
+            assert stream.start is not None, "data begins somewhere"
+            new = Run(stream.start, stream.lengths, b"".join(stream.data))
+        sizes = stream.sizes
+        packed, run = self._packing.put(stream.state.id, sizes.packed, new, again=stream.again)
+        stream.sizes = sizes._replace(packed=packed)
+        return run
+
+    def _write_files(self, stream: _Stream, run: Run, *, sync: bool) -> None:
+        state = stream.state
+        writer = StreamWriter(self._disk, state.id, base_of(state).bytes, stream.sizes)
+        writer.add(*run)
+        stream.sizes = writer.sizes
+        if sync:
+            writer.sync()
+        writer.close()
 
     def _entry(self, stream: _Stream) -> CatalogEntry:
         if stream.gone:

@@ -21,12 +21,13 @@ from headrace.errors import (
     InsufficientStorage,
     Overloaded,
     StorageFailed,
+    StoredBytesDamaged,
     StoredBytesUnreadable,
 )
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
-from headrace.storage import stream_files
+from headrace.storage import packs, stream_files
 from headrace.storage.base import (
     CHECK_BYTES,
     Change,
@@ -105,13 +106,17 @@ class FileLog(TailedLog):
         return StreamReader(self._disk, self.state.id, self.base.bytes, self.sizes)
 
     def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
-        reader = self.reader()
-
         def read() -> Range | None:
-            try:
-                return reader.read(start, limit, bytes_max)
-            finally:
-                reader.close()
+            while True:
+                sizes, reader = self.sizes, self.reader()
+                try:
+                    return reader.read(start, limit, bytes_max)
+                except (StoredBytesDamaged, OSError):
+                    # A checkpoint may have put it elsewhere meanwhile.
+                    if self.sizes is sizes:
+                        raise
+                finally:
+                    reader.close()
 
         return read
 
@@ -159,6 +164,7 @@ class FileStorage:
         self._catalog = Catalog(disk, sync=sync)
         self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
         disk.make_directory(stream_files.DIRECTORY)
+        disk.make_directory(packs.DIRECTORY)
         self.blobs: Blobs = DiskBlobs(disk, sync=sync)
         self._note_syncing()
         self._committer: Committer[EncodedFrame] = Committer(
@@ -351,7 +357,7 @@ class FileStorage:
     def checks(self) -> Iterator[Check]:
         for stream_id in list(self._logs):
             number = 0
-            while (log := self._logs.get(stream_id)) is not None and number < log.sizes.blocks:
+            while (log := self._logs.get(stream_id)) is not None and number < log.sizes.all_blocks:
                 before = self._catalog.current
                 part = _PartCheck(log, max(number, log.sizes.first_block))
                 yield part

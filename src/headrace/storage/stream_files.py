@@ -6,7 +6,7 @@
 
 A block is what one checkpoint added, cut at about 64 KiB, and always whole messages. Entries have
 one size, so that a position is found by bisection with a handful of small reads, however long the
-stream is.
+stream is. What follows the blocks is in packs, and a reader takes its parts for further blocks.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
 import google_crc32c
 
 from headrace.errors import HeadraceError, StoredBytesDamaged
 from headrace.protocol.offsets import Position
+from headrace.storage import packs
 from headrace.storage.base import Checked, Range
 from headrace.storage.disk import Disk, DiskFile
+from headrace.storage.packs import Contents, Part
 
 DIRECTORY: Final = "streams"
 BLOCK_BYTES: Final = 64 * 1024
@@ -48,11 +50,19 @@ class Block(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How much of the index and the lengths is part of the stream; what follows is void."""
+    """How much of the index and the lengths is part of the stream; what follows is void.
+
+    `packed` are the parts of it that are in packs, as the catalog has them.
+    """
 
     blocks: int = 0
     lengths_bytes: int = 0
     first_block: int = 0  # nobody needs the blocks before it, and their space was given back
+    packed: bytes = b""
+
+    @property
+    def all_blocks(self) -> int:
+        return self.blocks + packs.count_parts(self.packed)
 
 
 NO_FILES: Final = Sizes()
@@ -146,7 +156,7 @@ class StreamWriter:
             start, offset, packed_at = block.end, offset + size, packed_end
             number += 1
         self._files["index"].write(first * ENTRY_BYTES, entries)
-        self.sizes = Sizes(number, lengths_at + len(packed), self.sizes.first_block)
+        self.sizes = self.sizes._replace(blocks=number, lengths_bytes=lengths_at + len(packed))
 
     def sync(self) -> None:
         for file in self._files.values():
@@ -177,26 +187,36 @@ class StreamReader:
         self._disk = disk
         self._id = stream_id
         self._base_bytes = base_bytes
-        self._blocks = sizes.blocks
+        self._own_blocks = sizes.blocks
+        self._parts = packs.decode_parts(sizes.packed)
+        self._blocks = sizes.blocks + len(self._parts)
         self._first_block = sizes.first_block
         self._open: dict[str, DiskFile] = {}
 
     def _file(self, suffix: str) -> DiskFile:
-        if suffix not in self._open:
-            self._open[suffix] = self._disk.open(path(self._id, suffix))
-        return self._open[suffix]
+        return self._opened(path(self._id, suffix))
+
+    def _opened(self, name: str) -> DiskFile:
+        if name not in self._open:
+            self._open[name] = self._disk.open(name)
+        return self._open[name]
 
     def close(self) -> None:
         for file in self._open.values():
             file.close()
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int) -> Block | Part:
+        if number >= self._own_blocks:
+            return self._parts[number - self._own_blocks]
+        return self._own_block(number)
+
+    def _own_block(self, number: int) -> Block:
         entry = self._file("index").read(number * ENTRY_BYTES, ENTRY_BYTES)
         return _decode_entry(self._id, number, entry)
 
-    def _find(self, first_byte: int) -> int:
-        """The number of the block that holds the byte, by bisection."""
-        low, high = self._first_block, self._blocks
+    def _find(self, first_byte: int, high: int) -> int:
+        """The number of the block before `high` that holds the byte, by bisection."""
+        low = self._first_block
         while high - low > 1:
             middle = (low + high) // 2
             if self._block(middle).start.bytes <= first_byte:
@@ -205,8 +225,21 @@ class StreamReader:
                 high = middle
         return low
 
-    def _contents_of(self, blocks: Sequence[Block]) -> tuple[tuple[int, ...], bytes]:
+    def _contents_of(self, blocks: Sequence[Block | Part]) -> Contents:
         """Lengths and bytes of adjoining blocks, once they are known to be what was written."""
+        own = [block for block in blocks if isinstance(block, Block)]
+        found = [self._own_contents_of(own)] if own else []
+        found += [
+            packs.read_part(self._opened(packs.path(part.pack)), self._id, part)
+            for part in blocks
+            if isinstance(part, Part)
+        ]
+        if len(found) == 1:
+            return found[0]
+        lengths, data = zip(*found, strict=True)
+        return tuple(chain.from_iterable(lengths)), b"".join(data)
+
+    def _own_contents_of(self, blocks: Sequence[Block]) -> Contents:
         first, last = blocks[0], blocks[-1]
         place, lengths_at = first.start.bytes - self._base_bytes, first.lengths_at
         data = self._file("data").read(place, last.end.bytes - first.start.bytes)
@@ -243,9 +276,9 @@ class StreamReader:
         end = Position(start.messages + count, start.bytes + size)
         return Range(end, data[offset : offset + size], lengths[skip : skip + count])
 
-    def _blocks_from(self, start: Position, limit: Position, bytes_max: int) -> list[Block]:
+    def _blocks_from(self, start: Position, limit: Position, bytes_max: int) -> list[Block | Part]:
         """The block that holds `start`, and those behind it that a read may reach into."""
-        number = self._find(start.bytes)
+        number = self._find(start.bytes, self._blocks)
         blocks = [self._block(number)]
         while number + 1 < self._blocks:
             number += 1
@@ -260,8 +293,8 @@ class StreamReader:
 
     def void_before(self, first_byte: int) -> Void:
         """The blocks that end at or before the byte, and what they take in each file."""
-        number = self._find(first_byte)
-        block = self._block(number)
+        number = self._find(first_byte, self._own_blocks)
+        block = self._own_block(number)
         if block.end.bytes > first_byte:
             start = block.start.bytes - self._base_bytes
             return Void(number, start, block.lengths_at)
@@ -290,11 +323,18 @@ class StreamReader:
             try:
                 block = self._block(number)
                 if expected is not None and block.start != expected:
-                    raise StoredBytesDamaged(path(self._id, "index"), str(number * ENTRY_BYTES))
+                    raise self._misplaced(number)
                 self._contents_of([block])
                 expected = block.end
             except StoredBytesDamaged as damage:
                 expected = None
                 yield damage
         if expected is not None and expected != tail:
-            yield StoredBytesDamaged(path(self._id, "index"), str(self._blocks * ENTRY_BYTES))
+            yield self._misplaced(self._blocks)
+
+    def _misplaced(self, number: int) -> StoredBytesDamaged:
+        """What follows is not what should: the index says it of blocks, the catalog of parts."""
+        if number <= self._own_blocks:
+            return StoredBytesDamaged(path(self._id, "index"), str(number * ENTRY_BYTES))
+        part = self._parts[number - self._own_blocks - 1]
+        return StoredBytesDamaged(packs.path(part.pack), str(part.place))
