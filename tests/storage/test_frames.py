@@ -17,10 +17,14 @@ from headrace.storage.frames import (
     AppendFrame,
     decode_body,
     decode_header,
+    documents_frame,
     encode_batch,
     encode_change,
     encode_frame,
     frame_of,
+    is_sound,
+    places_in,
+    stream_of,
 )
 
 LARGE = 1 << 16
@@ -63,7 +67,16 @@ def test_a_batch_is_read_as_it_was_written(frames: list[AppendFrame]) -> None:
     data = b"".join(pieces)
     assert len(data) == header.size
     assert decode_header(data[:HEADER_BYTES]) == header
-    assert decode_body(header, data[HEADER_BYTES : HEADER_BYTES + header.body_bytes]) == frames
+    body = data[HEADER_BYTES : HEADER_BYTES + header.body_bytes]
+    assert is_sound(header, body)
+    assert decode_body(body) == frames
+    assert [stream_of(body, place) for place in places_in(body)] == [f.stream_id for f in frames]
+
+
+def test_documents_belong_to_no_stream() -> None:
+    frame = encode_frame(documents_frame({"keys/token": b"secret"}))
+    assert isinstance(frame, bytes)
+    assert stream_of(frame, 0) is None
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])

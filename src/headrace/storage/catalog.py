@@ -9,7 +9,7 @@ is an unfinished checkpoint and void; anything wrong before them is damage.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -41,6 +41,7 @@ _RECORD = struct.Struct("<II")  # crc, length
 _PLACE_SHIFT: Final = 32  # a record's place in the log, and below it its size
 _SIZE_MASK: Final = (1 << _PLACE_SHIFT) - 1
 STALE_BYTES_MIN: Final = 1024 * 1024
+_WHOLE_SHARE: Final = 8  # to find more than one record in so many, the log is read whole
 
 
 class CatalogEntry(msgspec.Struct, array_like=True, tag=1):
@@ -54,6 +55,12 @@ class CatalogEntry(msgspec.Struct, array_like=True, tag=1):
     lengths_bytes: int = 0
     first_block: int = 0
     packed: bytes = b""
+
+    @property
+    def base_bytes(self) -> int:
+        """Where the stream's own bytes begin."""
+        assert self.stream is not None, "a stream that exists has a record"
+        return 0 if self.stream.fork is None else self.stream.fork.point[1]
 
 
 class DocumentEntry(msgspec.Struct, array_like=True, tag=2):
@@ -132,6 +139,10 @@ def entry_of(state: StreamState, sizes: Sizes) -> CatalogEntry:
     )
 
 
+def note_sizes(entry: CatalogEntry, sizes: Sizes) -> None:
+    entry.blocks, entry.lengths_bytes, entry.first_block, entry.packed = sizes
+
+
 def sizes_of(entry: CatalogEntry) -> Sizes:
     return Sizes(entry.blocks, entry.lengths_bytes, entry.first_block, entry.packed)
 
@@ -151,6 +162,8 @@ class Catalog:
         # Where the record that counts is, in one number each: there are as many as streams.
         self._places: dict[int | str, int] = {}
         self._live_bytes = 0
+        self._added: list[bytes] = []
+        self._added_bytes = 0
         disk.make_directory(DIRECTORY)
         self.current = self._read_current()
 
@@ -190,15 +203,22 @@ class Catalog:
         return stream_id in self._places
 
     @contextmanager
-    def lookup(self) -> Iterator[Callable[[int], CatalogEntry]]:
-        """How to find the record of one stream after another, without keeping any in memory."""
+    def lookup(self, count: int) -> Iterator[Callable[[int], CatalogEntry]]:
+        """How to find the records of about so many streams, one after the other."""
         name = self._log_name(self.current.log)
         file = self._disk.open(name) if self.current.log_bytes else None
+        log = b""
+        if file is not None and count * _WHOLE_SHARE > len(self._places):
+            log = file.read(0, self.current.log_bytes)
 
         def find(stream_id: int) -> CatalogEntry:
             position, size = divmod(self._places[stream_id], 1 << _PLACE_SHIFT)
             assert file is not None, "a stream that has a place has a log"
-            entry = _decode(_payload(name, file.read(position, size), 0, position))
+            if log:
+                payload = _payload(name, log, position, position)
+            else:
+                payload = _payload(name, file.read(position, size), 0, position)
+            entry = _decode(payload)
             assert isinstance(entry, CatalogEntry), "documents have names"
             return entry
 
@@ -226,12 +246,21 @@ class Catalog:
         file.close()
         return log
 
-    def commit(self, entries: Iterable[AnyEntry], applied_lsn: int, pace: Pace = AT_ONCE) -> None:
-        """Write the changed streams and documents down; they count once `current` says so."""
+    def add(self, entry: AnyEntry) -> None:
+        """A changed stream or document; it counts with the next `commit`."""
+        payload = msgspec.msgpack.encode(entry)
+        position = self.current.log_bytes + self._added_bytes
+        size = _RECORD.size + len(payload)
+        self._added += (_RECORD.pack(_record_crc(position, payload), len(payload)), payload)
+        self._added_bytes += size
+        self._note(entry, position, size)
+
+    def commit(self, applied_lsn: int, pace: Pace = AT_ONCE) -> None:
+        """Write down what was added; it counts once `current` says so."""
         log, log_bytes = self.current.log, self.current.log_bytes
-        data = self._append(pace.through(entries), log_bytes)
-        name = self._log_name(log)
-        file = self._disk.open(name, create=True)
+        data = b"".join(self._added)
+        self._added, self._added_bytes = [], 0
+        file = self._disk.open(self._log_name(log), create=True)
         file.write(log_bytes, data)
         if self._sync:
             file.sync()
@@ -241,16 +270,6 @@ class Catalog:
         self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn))
         if self.is_stale:
             self._compact(pace)
-
-    def _append(self, entries: Iterable[AnyEntry], position: int) -> bytes:
-        """Records as they stand in a log from `position` on."""
-        parts: list[bytes] = []
-        for entry in entries:
-            payload = msgspec.msgpack.encode(entry)
-            parts += (_RECORD.pack(_record_crc(position, payload), len(payload)), payload)
-            self._note(entry, position, _RECORD.size + len(payload))
-            position += _RECORD.size + len(payload)
-        return b"".join(parts)
 
     @property
     def is_stale(self) -> bool:

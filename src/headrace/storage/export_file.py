@@ -145,12 +145,12 @@ class ExportReader:
             if header is None or (header.generation, header.first_lsn) != (_GENERATION, lsn):
                 raise self._damaged(begin)
             body = self._read(header.size - frames.HEADER_BYTES)
-            found = frames.decode_body(header, body[: header.body_bytes])
-            if found is None:
+            body = body[: header.body_bytes]
+            if not frames.is_sound(header, body):
                 raise self._damaged(begin)
-            if not found:
+            if not body:
                 break
-            yield from found
+            yield from frames.decode_body(body)
             lsn = header.next_lsn
         if self._file.size() != self._position:
             raise self._damaged(self._position)

@@ -48,7 +48,7 @@ from headrace.storage.base import (
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.catalog import Catalog, apply_documents, sizes_of, state_of
-from headrace.storage.checkpoint import Checkpointer
+from headrace.storage.checkpoint import Checkpointer, Flushed
 from headrace.storage.committer import Committer, result_or_error
 from headrace.storage.disk import Disk
 from headrace.storage.frames import (
@@ -81,6 +81,7 @@ PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
 WORKERS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
 LOOK_EVERY_BYTES: Final = 256 * 1024
+FLUSHED_PER_TURN: Final = 1000
 
 
 class FileLog(TailedLog):
@@ -102,19 +103,23 @@ class FileLog(TailedLog):
         self.sizes = sizes
         self.tail.forget(max(0, end.bytes - self.tail.base.bytes - HOT_BYTES_MAX))
 
-    def reader(self) -> StreamReader:
-        return StreamReader(self._disk, self.state.id, self.base.bytes, self.sizes)
+    def reader(self, sizes: Sizes) -> StreamReader:
+        return StreamReader(self._disk, self.state.id, self.base.bytes, sizes)
 
     def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+        sizes = self.sizes
+
         def read() -> Range | None:
+            nonlocal sizes
             while True:
-                sizes, reader = self.sizes, self.reader()
+                reader = self.reader(sizes)
                 try:
                     return reader.read(start, limit, bytes_max)
                 except (StoredBytesDamaged, OSError):
                     # A checkpoint may have put it elsewhere meanwhile.
                     if self.sizes is sizes:
                         raise
+                    sizes = self.sizes
                 finally:
                     reader.close()
 
@@ -125,7 +130,7 @@ class _PartCheck:
     """Some blocks of one stream, read again; `next_block` is where the next part begins."""
 
     def __init__(self, log: FileLog, first: int) -> None:
-        self._reader = log.reader()
+        self._reader = log.reader(log.sizes)
         self.next_block = first
         self.damage: list[HeadraceError] = []
 
@@ -377,7 +382,7 @@ class FileStorage:
         future = self._loop.run_in_executor(self._carrier, self._checkpoint)
         future.add_done_callback(self._checkpointed)
 
-    def _checkpoint(self) -> tuple[int, dict[int, tuple[Position, Sizes]]]:
+    def _checkpoint(self) -> tuple[int, Flushed]:
         """On a worker: full segments into stream files and catalog."""
         # A sync that failed must not be tried again: it would succeed and mean nothing.
         self._checkpoints_are_sound = False
@@ -388,7 +393,7 @@ class FileStorage:
         segments = list(self._journal.sealed)
         self._carried = len(segments)
         flushed = self._checkpointer.run(
-            numbered for segment in segments for numbered in self._journal.scan_segment(segment)
+            body for segment in segments for body in self._journal.scan_segment(segment)
         )
         self._checkpoints_are_sound = True
         return self._catalog.current.applied_lsn, flushed
@@ -398,21 +403,30 @@ class FileStorage:
         is_behind = len(self._journal.sealed) > self._carried
         return is_behind or self._is_closed or self.refusal is not None
 
-    def _checkpointed(
-        self, finished: asyncio.Future[tuple[int, dict[int, tuple[Position, Sizes]]]]
-    ) -> None:
+    def _checkpointed(self, finished: asyncio.Future[tuple[int, Flushed]]) -> None:
         error = finished.exception()
         if error is not None:
             self._committer.fail(error)
             return
-        if self._is_closed:
-            return  # what it applied, the checkpoint at the end has released
         applied_lsn, flushed = finished.result()
-        for stream_id, (end, sizes) in flushed.items():
+        self._note_flushed(iter(flushed.items()), applied_lsn)
+
+    def _note_flushed(
+        self, flushed: Iterator[tuple[int, tuple[Position, Sizes]]], applied_lsn: int
+    ) -> None:
+        """Some streams at a time: very many would hold everybody up."""
+        if self._is_closed:
+            return  # what was applied, the checkpoint at the end has released
+        left = FLUSHED_PER_TURN
+        for stream_id, (end, sizes) in flushed:
             log = self._logs.get(stream_id)
             if log is not None:
                 self._pinned_bytes -= end.bytes - log.flushed.bytes
                 log.flush(end, sizes)
+            left -= 1
+            if not left:
+                self._loop.call_soon(self._note_flushed, flushed, applied_lsn)
+                return
         self._committer.run(lambda: self._journal.release(applied_lsn), self._released)
 
     def _released(self) -> None:

@@ -9,6 +9,7 @@ damaged batch below that mark is damage, and one above it may be a write that ne
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -54,6 +55,8 @@ APART_BYTES_MIN = 1 << 16
 _BYTES = struct.Struct(">BI")
 _BIN_32: Final = 0xC6  # of msgpack
 _FIXED_ARRAY: Final = 0x90
+_KIND_AT: Final = _LENGTH.size + 1  # behind the first byte of a fixed array
+DOCUMENTS_TAG: Final = 5
 
 
 class AppendFrame(msgspec.Struct, array_like=True, tag=APPEND_TAG, gc=False):
@@ -90,7 +93,7 @@ class TrimFrame(msgspec.Struct, array_like=True, tag=4):
     floor: tuple[int, int]
 
 
-class DocumentsFrame(msgspec.Struct, array_like=True, tag=5):
+class DocumentsFrame(msgspec.Struct, array_like=True, tag=DOCUMENTS_TAG):
     documents: dict[str, bytes | None]
 
 
@@ -121,6 +124,13 @@ class AdoptFrame(msgspec.Struct, array_like=True, tag=9):
         restore_producers(state, self.producers)
 
 
+class Owner(msgspec.Struct, array_like=True, gc=False):
+    """How every frame begins but one that holds documents."""
+
+    kind: int
+    stream_id: int
+
+
 StateFrame = TrimFrame | PublishFrame | ReleaseFrame
 Frame = (
     AppendFrame | CreateFrame | RemoveFrame | DocumentsFrame | AdoptFrame | BlobFrame | StateFrame
@@ -129,6 +139,7 @@ EncodedFrame = bytes | tuple[bytes, bytes, bytes]
 """A frame as it stands in a batch; a large one in pieces, of which the second is its data."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
+_decode_owner = msgspec.msgpack.Decoder(Owner).decode
 
 
 def frame_of(state: StreamState, change: Change) -> Frame:
@@ -263,16 +274,36 @@ def decode_header(head: bytes) -> BatchHeader | None:
     return BatchHeader(*fields)
 
 
-def decode_body(header: BatchHeader, body: bytes) -> list[Frame] | None:
-    """None where the body is not what was written."""
-    if len(body) != header.body_bytes or google_crc32c.value(body) != header.body_crc:
+def is_sound(header: BatchHeader, body: bytes) -> bool:
+    """Whether a body is what was written."""
+    return len(body) == header.body_bytes and google_crc32c.value(body) == header.body_crc
+
+
+def decode_body(body: bytes) -> list[Frame]:
+    """The frames of a body that is sound."""
+    return [decode_frame(body, place) for place in places_in(body)]
+
+
+def places_in(body: bytes) -> Iterator[int]:
+    """Where in a body its frames stand."""
+    place = 0
+    while place < len(body):
+        yield place
+        place += _LENGTH.size + _LENGTH.unpack_from(body, place)[0]
+
+
+def decode_frame(body: bytes, place: int) -> Frame:
+    (length,) = _LENGTH.unpack_from(body, place)
+    begin = place + _LENGTH.size
+    frame: Frame = _decode(memoryview(body)[begin : begin + length])
+    return frame
+
+
+def stream_of(body: bytes, place: int) -> int | None:
+    """Whose frame it is, without a look at the rest of it; None: documents belong to no stream."""
+    if body[place + _KIND_AT] == DOCUMENTS_TAG:
         return None
-    frames: list[Frame] = []
-    view = memoryview(body)
-    offset = 0
-    while offset < len(body):
-        (length,) = _LENGTH.unpack_from(body, offset)
-        offset += _LENGTH.size
-        frames.append(_decode(view[offset : offset + length]))
-        offset += length
-    return frames
+    (length,) = _LENGTH.unpack_from(body, place)
+    begin = place + _LENGTH.size
+    owner: Owner = _decode_owner(memoryview(body)[begin : begin + length])
+    return owner.stream_id

@@ -253,10 +253,10 @@ class Journal:
                 self._void.append(generation)
                 return
             position, lsn = 0, begun.first_lsn
-            for position, header, found in self._batches(file, generation, lsn):
+            for position, header, body in self._batches(file, generation, lsn):
                 lsn = header.next_lsn
                 self._note_batch(generation, position, header)
-                for number, frame in enumerate(found, header.first_lsn):
+                for number, frame in enumerate(frames.decode_body(body), header.first_lsn):
                     if number > applied_lsn:
                         yield number, frame
                 position += header.size
@@ -288,13 +288,13 @@ class Journal:
         if size < last.size:
             raise StoredBytesDamaged(segment_name(last.generation), str(size))
 
-    def scan_segment(self, segment: Segment) -> Iterator[tuple[int, Frame]]:
-        """The frames of a sealed segment, with their numbers."""
+    def scan_segment(self, segment: Segment) -> Iterator[tuple[int, bytes]]:
+        """The bodies of a sealed segment's batches, each with the number of its first frame."""
         file = self._disk.open(segment.name)
         try:
             lsn = segment.first_lsn
-            for _, header, found in self._batches(file, segment.generation, lsn):
-                yield from enumerate(found, header.first_lsn)
+            for _, header, body in self._batches(file, segment.generation, lsn):
+                yield header.first_lsn, body
                 lsn = header.next_lsn
         finally:
             file.close()
@@ -303,18 +303,17 @@ class Journal:
 
     def _batches(
         self, file: set_down.Readable, generation: int, expected: int
-    ) -> Iterator[tuple[int, BatchHeader, list[Frame]]]:
-        """Whole batches that follow one another, each with its place."""
+    ) -> Iterator[tuple[int, BatchHeader, bytes]]:
+        """Whole batches that follow one another, each with its place and its body."""
         position = 0
         while True:
             header = frames.decode_header(file.read(position, frames.HEADER_BYTES))
             if header is None or header.generation != generation or header.first_lsn != expected:
                 return
             body = file.read(position + frames.HEADER_BYTES, header.body_bytes)
-            found = frames.decode_body(header, body)
-            if found is None:
+            if not frames.is_sound(header, body):
                 return
-            yield position, header, found
+            yield position, header, body
             expected = header.next_lsn
             position += header.size
 

@@ -91,6 +91,27 @@ def head_of(state: StreamState) -> HeadRecord:
     )
 
 
+def head_after_appends(
+    head: HeadRecord,
+    tail: tuple[int, int],
+    written_ms: int,
+    stream_seq: bytes | None,
+    *,
+    closes: bool,
+) -> HeadRecord:
+    """What appends without producers make of a head: the same as of the stream it is of."""
+    return HeadRecord(
+        tail,
+        head.floor,
+        closes or head.closed,
+        head.deleted,
+        head.stream_seq if stream_seq is None else stream_seq,
+        written_ms,
+        head.kept,
+        head.snapshot,
+    )
+
+
 def snapshot_record(snapshot: Snapshot | None) -> SnapshotRecord | None:
     if snapshot is None:
         return None
