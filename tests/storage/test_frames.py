@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.protocol.stream import StreamConfig, StreamState
+from headrace.storage.bodies import frames_in, places_in, stream_at
 from headrace.storage.disk import RealDisk
 from headrace.storage.frames import (
     HEADER_BYTES,
     AppendFrame,
-    decode_body,
     decode_header,
     documents_frame,
     encode_batch,
@@ -23,8 +23,6 @@ from headrace.storage.frames import (
     encode_frame,
     frame_of,
     is_sound,
-    places_in,
-    stream_of,
 )
 
 LARGE = 1 << 16
@@ -69,14 +67,14 @@ def test_a_batch_is_read_as_it_was_written(frames: list[AppendFrame]) -> None:
     assert decode_header(data[:HEADER_BYTES]) == header
     body = data[HEADER_BYTES : HEADER_BYTES + header.body_bytes]
     assert is_sound(header, body)
-    assert decode_body(body) == frames
-    assert [stream_of(body, place) for place in places_in(body)] == [f.stream_id for f in frames]
+    assert list(frames_in(body)) == frames
+    assert [stream_at(body, place) for place in places_in(body)] == [f.stream_id for f in frames]
 
 
 def test_documents_belong_to_no_stream() -> None:
     frame = encode_frame(documents_frame({"keys/token": b"secret"}))
     assert isinstance(frame, bytes)
-    assert stream_of(frame, 0) is None
+    assert stream_at(frame, 0) is None
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])

@@ -17,21 +17,16 @@ import google_crc32c
 import msgspec
 
 from headrace.errors import DirectoryMismatch, StoredBytesDamaged
-from headrace.protocol.stream import StreamState
 from headrace.storage import whole_files
+from headrace.storage.catalog_entries import (
+    AnyEntry,
+    CatalogEntry,
+    Current,
+    DocumentEntry,
+    decode_entry,
+)
 from headrace.storage.disk import Disk
 from headrace.storage.pace import AT_ONCE, Pace
-from headrace.storage.records import (
-    HeadRecord,
-    ProducerRecords,
-    StreamRecord,
-    head_of,
-    producer_records,
-    restore_producers,
-    restore_state,
-    stream_record,
-)
-from headrace.storage.stream_files import Sizes
 
 DIRECTORY: Final = "catalog"
 CURRENT: Final = "catalog/current"
@@ -44,48 +39,11 @@ STALE_BYTES_MIN: Final = 1024 * 1024
 _WHOLE_SHARE: Final = 8  # to find more than one record in so many, the log is read whole
 
 
-class CatalogEntry(msgspec.Struct, array_like=True, tag=1):
-    """One stream; `stream` None says that it is gone."""
-
-    id: int
-    stream: StreamRecord | None
-    head: HeadRecord | None = None
-    producers: ProducerRecords = []
-    blocks: int = 0
-    lengths_bytes: int = 0
-    first_block: int = 0
-    packed: bytes = b""
-
-    @property
-    def base_bytes(self) -> int:
-        """Where the stream's own bytes begin."""
-        assert self.stream is not None, "a stream that exists has a record"
-        return 0 if self.stream.fork is None else self.stream.fork.point[1]
-
-
-class DocumentEntry(msgspec.Struct, array_like=True, tag=2):
-    """One document; `value` None says that it is gone."""
-
-    name: str
-    value: bytes | None
-
-
 class Catalogued(NamedTuple):
     """All that a catalog lists: streams by id, documents by name."""
 
     streams: dict[int, CatalogEntry]
     documents: dict[str, bytes]
-
-
-class Current(msgspec.Struct, array_like=True):
-    format: int
-    log: int
-    log_bytes: int
-    applied_lsn: int
-
-
-AnyEntry = CatalogEntry | DocumentEntry
-_decode = msgspec.msgpack.Decoder(AnyEntry).decode
 
 
 def apply_documents(documents: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
@@ -124,35 +82,6 @@ def _order(key: int | str) -> tuple[bool, int | str]:
 
 def _is_gone(entry: AnyEntry) -> bool:
     return (entry.value if isinstance(entry, DocumentEntry) else entry.stream) is None
-
-
-def entry_of(state: StreamState, sizes: Sizes) -> CatalogEntry:
-    return CatalogEntry(
-        state.id,
-        stream_record(state),
-        head_of(state),
-        producer_records(state),
-        sizes.blocks,
-        sizes.lengths_bytes,
-        sizes.first_block,
-        sizes.packed,
-    )
-
-
-def note_sizes(entry: CatalogEntry, sizes: Sizes) -> None:
-    entry.blocks, entry.lengths_bytes, entry.first_block, entry.packed = sizes
-
-
-def sizes_of(entry: CatalogEntry) -> Sizes:
-    return Sizes(entry.blocks, entry.lengths_bytes, entry.first_block, entry.packed)
-
-
-def state_of(entry: CatalogEntry) -> StreamState:
-    assert entry.stream is not None, "a stream that exists has a record"
-    assert entry.head is not None, "and stands somewhere"
-    state = restore_state(entry.id, entry.stream, entry.head)
-    restore_producers(state, entry.producers)
-    return state
 
 
 class Catalog:
@@ -218,7 +147,7 @@ class Catalog:
                 payload = _payload(name, log, position, position)
             else:
                 payload = _payload(name, file.read(position, size), 0, position)
-            entry = _decode(payload)
+            entry = decode_entry(payload)
             assert isinstance(entry, CatalogEntry), "documents have names"
             return entry
 
@@ -237,7 +166,7 @@ class Catalog:
         while position < self.current.log_bytes:
             payload = _payload(name, log, position, position)
             size = _RECORD.size + len(payload)
-            yield position, size, _decode(payload)
+            yield position, size, decode_entry(payload)
             position += size
 
     def _read_log(self) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState, apply_append
-from headrace.storage.catalog import CatalogEntry, entry_of, sizes_of, state_of
+from headrace.storage.catalog_entries import CatalogEntry, entry_of, sizes_of, state_of
 from headrace.storage.frames import (
     AdoptFrame,
     AppendFrame,

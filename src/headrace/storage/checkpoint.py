@@ -11,18 +11,14 @@ for the collector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.storage import packs, stream_files
-from headrace.storage.catalog import (
-    Catalog,
-    CatalogEntry,
-    DocumentEntry,
-    entry_of,
-    note_sizes,
-)
+from headrace.storage.catalog import Catalog
+from headrace.storage.catalog_entries import CatalogEntry, DocumentEntry, entry_of, note_sizes
 from headrace.storage.changed import ChangedStream
 from headrace.storage.disk import Disk
 from headrace.storage.frames import CreateFrame, created_state
@@ -31,6 +27,7 @@ from headrace.storage.packing import Packing, Run
 from headrace.storage.sorter import Sorter
 from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader, StreamWriter, Void
 
+_PACED_FROM: Final = 100  # a stream with fewer frames is carried over without a rest
 SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
 
 LookUp = Callable[[int], CatalogEntry]
@@ -92,16 +89,17 @@ class Checkpointer:
 
     def _change(self, stream_id: int, sorter: Sorter, look_up: LookUp) -> ChangedStream:
         """A stream as its frames leave it."""
-        frames = sorter.frames_of(stream_id)
+        places: Sequence[int] = sorter.places_of(stream_id)
         if self._catalog.has(stream_id):
             stream = ChangedStream(look_up(stream_id), self._limits)
         else:
-            created = next(frames)
+            created, places = sorter.frame_at(places[0]), places[1:]
             assert isinstance(created, CreateFrame), "a stream begins with its creation"
             stream = ChangedStream(entry_of(created_state(created), NO_FILES), self._limits)
             stream.apply(created.initial)
-        for frame in self._pace.through(frames):
-            stream.apply(frame)
+        paced = self._pace.through(places) if len(places) > _PACED_FROM else places
+        for place in paced:
+            stream.apply(sorter.frame_at(place))
         return stream
 
 
@@ -128,8 +126,10 @@ class _Writer:
             stream.entry = CatalogEntry(entry.id, None)
             return
         assert entry.head is not None, "a stream that exists stands somewhere"
-        unneeded, packed = packs.split_parts(sizes.packed, entry.head.kept[1])
-        self._packing.let_go(unneeded)
+        packed = sizes.packed
+        if packed and entry.head.kept[1]:
+            unneeded, packed = packs.split_parts(packed, entry.head.kept[1])
+            self._packing.let_go(unneeded)
         own: Run | None = None
         if new is not None or again:
             packed, own = self._packing.put(entry.id, packed, new, again=again)

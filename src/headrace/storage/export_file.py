@@ -20,7 +20,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from headrace.storage import frames
+from headrace.storage import bodies, frames
 from headrace.storage.disk import DiskFile, RealDisk
 from headrace.storage.frames import AppendFrame, BlobFrame, Frame
 
@@ -150,7 +150,7 @@ class ExportReader:
                 raise self._damaged(begin)
             if not body:
                 break
-            yield from frames.decode_body(body)
+            yield from bodies.frames_in(body)
             lsn = header.next_lsn
         if self._file.size() != self._position:
             raise self._damaged(self._position)

@@ -47,7 +47,8 @@ from headrace.storage.base import (
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
-from headrace.storage.catalog import Catalog, apply_documents, sizes_of, state_of
+from headrace.storage.catalog import Catalog, apply_documents
+from headrace.storage.catalog_entries import sizes_of, state_of
 from headrace.storage.checkpoint import Checkpointer, Flushed
 from headrace.storage.committer import Committer, result_or_error
 from headrace.storage.disk import Disk

@@ -9,7 +9,6 @@ damaged batch below that mark is damage, and one above it may be a write that ne
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -49,13 +48,12 @@ ALIGNMENT: Final = 8
 _HEADER = struct.Struct("<4sIIIQQQI4x")  # magic, crc, body crc, body bytes, generation, lsns, count
 _CHECKED_FROM: Final = 8  # the header's checksum covers what follows it
 HEADER_BYTES: Final = _HEADER.size
-_LENGTH = struct.Struct("<I")
+LENGTH = struct.Struct("<I")
 # Larger data goes to the disk from where it is; copying less into a batch is cheaper than that.
 APART_BYTES_MIN = 1 << 16
 _BYTES = struct.Struct(">BI")
 _BIN_32: Final = 0xC6  # of msgpack
 _FIXED_ARRAY: Final = 0x90
-_KIND_AT: Final = _LENGTH.size + 1  # behind the first byte of a fixed array
 DOCUMENTS_TAG: Final = 5
 
 
@@ -138,8 +136,8 @@ Frame = (
 EncodedFrame = bytes | tuple[bytes, bytes, bytes]
 """A frame as it stands in a batch; a large one in pieces, of which the second is its data."""
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Frame).decode
-_decode_owner = msgspec.msgpack.Decoder(Owner).decode
+decode_frame = msgspec.msgpack.Decoder(Frame).decode
+decode_owner = msgspec.msgpack.Decoder(Owner).decode
 
 
 def frame_of(state: StreamState, change: Change) -> Frame:
@@ -220,7 +218,7 @@ def encode_frame(frame: Frame) -> EncodedFrame:
     if isinstance(frame, AppendFrame) and len(frame.data) >= APART_BYTES_MIN:
         return _encode_apart(frame)
     encoded = _encode(frame)
-    return _LENGTH.pack(len(encoded)) + encoded
+    return LENGTH.pack(len(encoded)) + encoded
 
 
 def _encode_apart(frame: AppendFrame) -> tuple[bytes, bytes, bytes]:
@@ -230,7 +228,7 @@ def _encode_apart(frame: AppendFrame) -> tuple[bytes, bytes, bytes]:
     head = bytes([_FIXED_ARRAY + 1 + len(fields)])
     before = head + before + _BYTES.pack(_BIN_32, len(frame.data))
     after = _encode(frame.closes) + _encode(frame.stream_seq) + _encode(frame.producer)
-    length = _LENGTH.pack(len(before) + len(frame.data) + len(after))
+    length = LENGTH.pack(len(before) + len(frame.data) + len(after))
     return length + before, frame.data, after
 
 
@@ -277,33 +275,3 @@ def decode_header(head: bytes) -> BatchHeader | None:
 def is_sound(header: BatchHeader, body: bytes) -> bool:
     """Whether a body is what was written."""
     return len(body) == header.body_bytes and google_crc32c.value(body) == header.body_crc
-
-
-def decode_body(body: bytes) -> list[Frame]:
-    """The frames of a body that is sound."""
-    return [decode_frame(body, place) for place in places_in(body)]
-
-
-def places_in(body: bytes) -> Iterator[int]:
-    """Where in a body its frames stand."""
-    place = 0
-    while place < len(body):
-        yield place
-        place += _LENGTH.size + _LENGTH.unpack_from(body, place)[0]
-
-
-def decode_frame(body: bytes, place: int) -> Frame:
-    (length,) = _LENGTH.unpack_from(body, place)
-    begin = place + _LENGTH.size
-    frame: Frame = _decode(memoryview(body)[begin : begin + length])
-    return frame
-
-
-def stream_of(body: bytes, place: int) -> int | None:
-    """Whose frame it is, without a look at the rest of it; None: documents belong to no stream."""
-    if body[place + _KIND_AT] == DOCUMENTS_TAG:
-        return None
-    (length,) = _LENGTH.unpack_from(body, place)
-    begin = place + _LENGTH.size
-    owner: Owner = _decode_owner(memoryview(body)[begin : begin + length])
-    return owner.stream_id

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headrace.errors import StoredBytesDamaged
-from headrace.storage import frames, set_down, whole_files
+from headrace.storage import bodies, frames, set_down, whole_files
 from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.frames import BatchHeader, EncodedFrame, Frame
 from headrace.storage.set_down import Again
@@ -28,6 +28,7 @@ LAST: Final = "journal/last"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
 _FREE: Final = "free-"
+_AHEAD_BYTES: Final = 1024 * 1024
 _ZEROS_BYTES: Final = 1024 * 1024
 
 
@@ -78,6 +79,25 @@ class _Current:
     first_lsn: int
     position: int
     size: int
+
+
+class _Ahead:
+    """Reads a file from its beginning to its end in few large pieces."""
+
+    def __init__(self, file: set_down.Readable) -> None:
+        self._file = file
+        self._piece = b""
+        self._begin = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        at = offset - self._begin
+        if at < 0 or at + size > len(self._piece):
+            self._piece = self._file.read(offset, max(size, _AHEAD_BYTES))
+            self._begin, at = offset, 0
+        return self._piece[at : at + size]
+
+    def size(self) -> int:
+        return self._file.size()
 
 
 class Journal:
@@ -253,10 +273,10 @@ class Journal:
                 self._void.append(generation)
                 return
             position, lsn = 0, begun.first_lsn
-            for position, header, body in self._batches(file, generation, lsn):
+            for position, header, body in self._batches(_Ahead(file), generation, lsn):
                 lsn = header.next_lsn
                 self._note_batch(generation, position, header)
-                for number, frame in enumerate(frames.decode_body(body), header.first_lsn):
+                for number, frame in enumerate(bodies.frames_in(body), header.first_lsn):
                     if number > applied_lsn:
                         yield number, frame
                 position += header.size
@@ -293,7 +313,7 @@ class Journal:
         file = self._disk.open(segment.name)
         try:
             lsn = segment.first_lsn
-            for _, header, body in self._batches(file, segment.generation, lsn):
+            for _, header, body in self._batches(_Ahead(file), segment.generation, lsn):
                 yield header.first_lsn, body
                 lsn = header.next_lsn
         finally:

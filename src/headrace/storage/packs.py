@@ -139,8 +139,8 @@ class PackWriter:
         part = Part(start, self.number, self._size, len(lengths), len(data))
         packed = struct.pack(f"<{len(lengths)}I", *lengths)
         head = _HEADER.pack(0, stream_id, *start, len(lengths), len(data))[_CHECKED_FROM:]
-        crc = google_crc32c.value(b"".join((head, packed, data)))
-        self._waiting += (_CRC.pack(crc), head, packed, data)
+        checked = b"".join((head, packed, data))
+        self._waiting += (_CRC.pack(google_crc32c.value(checked)), checked)
         self._waiting_bytes += part.size
         self._size += part.size
         if self._waiting_bytes >= _BUFFER_BYTES:

@@ -6,7 +6,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.storage.frames import DocumentsFrame, Frame, decode_frame, places_in, stream_of
+from headrace.storage.bodies import frame_at, places_in, stream_at
+from headrace.storage.frames import DocumentsFrame, Frame
 
 _BODY_SHIFT: Final = 32  # a frame is found by the number of its body, and below it its place there
 _PLACE_MASK: Final = (1 << _BODY_SHIFT) - 1
@@ -35,9 +36,9 @@ class Sorter:
                 self.applied_lsn = lsn
 
     def _note(self, body: bytes, place: int, found_at: int) -> None:
-        stream_id = stream_of(body, place)
+        stream_id = stream_at(body, place)
         if stream_id is None:
-            frame = decode_frame(body, place)
+            frame = frame_at(body, place)
             assert isinstance(frame, DocumentsFrame), "all others belong to a stream"
             self.documents.update(frame.documents)
             return
@@ -55,6 +56,8 @@ class Sorter:
         """In the order of their first frames: a source comes before its forks."""
         return iter(self._places)
 
-    def frames_of(self, stream_id: int) -> Iterator[Frame]:
-        for found_at in self._places[stream_id]:
-            yield decode_frame(self._bodies[found_at >> _BODY_SHIFT], found_at & _PLACE_MASK)
+    def places_of(self, stream_id: int) -> array[int]:
+        return self._places[stream_id]
+
+    def frame_at(self, found_at: int) -> Frame:
+        return frame_at(self._bodies[found_at >> _BODY_SHIFT], found_at & _PLACE_MASK)

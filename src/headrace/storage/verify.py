@@ -17,7 +17,8 @@ from headrace.storage import acid_records as records
 from headrace.storage.acid_count import CountBeside
 from headrace.storage.blobs import DiskBlobs
 from headrace.storage.blobs import path as blob_path
-from headrace.storage.catalog import Catalog, CatalogEntry, sizes_of, state_of
+from headrace.storage.catalog import Catalog
+from headrace.storage.catalog_entries import CatalogEntry, sizes_of, state_of
 from headrace.storage.disk import Disk, RealDisk
 from headrace.storage.frames import AppendFrame, CreateFrame, Frame, PublishFrame, RemoveFrame
 from headrace.storage.journal import Journal
