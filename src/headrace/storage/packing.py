@@ -62,15 +62,15 @@ class Packing:
 
     def _take_stock(self) -> dict[int, int]:
         """The packs that an earlier server left, and what counts in them."""
-        found = [int(name) for name in self._disk.list(packs.DIRECTORY)]
+        found = {int(name) for name in self._disk.list(packs.DIRECTORY) if name.isdecimal()}
         if not found:
             return {}
         self._next = max(found) + 1
         for entry in self._pace.through(self._catalog.load(self._pace).streams.values()):
             for part in packs.decode_parts(entry.packed):
                 self._live_bytes[part.pack] = self._live_bytes.get(part.pack, 0) + part.size
-        self._dead = [number for number in found if number not in self._live_bytes]
-        return {number: self._size_of(number) for number in self._live_bytes}
+        self._dead = sorted(found - self._live_bytes.keys())
+        return {number: self._size_of(number) for number in sorted(found & self._live_bytes.keys())}
 
     def _size_of(self, number: int) -> int:
         file = self._disk.open(packs.path(number))
@@ -184,11 +184,12 @@ class Packing:
         """The catalog has what this checkpoint made of the packs."""
         assert self._sizes is not None, "a checkpoint has begun"
         for part in self._freed:
-            self._live_bytes[part.pack] -= part.size
+            if part.pack in self._sizes:  # and was not lost
+                self._live_bytes[part.pack] -= part.size
         self._sizes |= self._writer.sizes
         self._live_bytes |= self._writer.sizes
         self._next = self._writer.number
         self._stuck.update(number for number in self._rewriting if self._live_bytes[number])
-        self._dead = [number for number, live in self._live_bytes.items() if not live]
+        self._dead = [number for number in self._sizes if not self._live_bytes[number]]
         for number in self._dead:
             del self._live_bytes[number], self._sizes[number]
