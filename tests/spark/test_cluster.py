@@ -108,7 +108,7 @@ def test_every_pipeline_gives_on_a_cluster_what_it_gives_on_one_machine(
     assert there == json.loads(json.dumps(here))
 
 
-def test_a_pipeline_stops_when_told_and_goes_on_from_there_by_spark_submit(
+def test_a_pipeline_stops_when_told_and_goes_on_by_spark_submit_on_one_machine(
     cluster: Cluster, server: ServerProcess, database: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "pipelines.toml"
@@ -140,7 +140,7 @@ def test_a_pipeline_stops_when_told_and_goes_on_from_there_by_spark_submit(
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         module = stream_to_postgres.__file__
         settings = [f"--conf={key}={value}" for key, value in _SMALL.items()]
-        command = [str(submit), "--master", cluster.url, *settings, module, "--once", *told]
+        command = [str(submit), "--master", "local[1]", *settings, module, "--once", *told]
         Program(tmp_path, *command).output()
         with psycopg.connect(database) as connection:
             assert count(connection) == 502

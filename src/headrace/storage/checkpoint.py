@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from headrace.limits import Limits
-from headrace.protocol.offsets import Position
 from headrace.storage import packs, stream_files
 from headrace.storage.catalog import Catalog
 from headrace.storage.catalog_entries import CatalogEntry, DocumentEntry, entry_of, note_sizes
@@ -31,8 +30,8 @@ _PACED_FROM: Final = 100  # a stream with fewer frames is carried over without a
 SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
 
 LookUp = Callable[[int], CatalogEntry]
-Flushed = dict[int, tuple[Position, Sizes]]
-"""Where what is in files and packs of each stream then ends, and what is there."""
+Flushed = dict[int, tuple[int, Sizes]]
+"""The byte at which what is in files and packs of each stream then ends, and what is there."""
 
 
 class Checkpointer:
@@ -139,7 +138,7 @@ class _Writer:
             sizes = self._write_files(entry, sizes, own)
         sizes = self._without_void(entry, sizes)
         note_sizes(entry, sizes)
-        self.flushed[entry.id] = (Position(*entry.head.tail), sizes)
+        self.flushed[entry.id] = (entry.head.tail[1], sizes)
 
     def _write_files(self, entry: CatalogEntry, sizes: Sizes, run: Run) -> Sizes:
         writer = StreamWriter(self._disk, entry.id, entry.base_bytes, sizes)

@@ -88,7 +88,7 @@ FLUSHED_PER_TURN: Final = 1000
 class FileLog(TailedLog):
     """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
 
-    __slots__ = ("_disk", "flushed", "sizes")
+    __slots__ = ("_disk", "flushed_bytes", "sizes")
 
     def __init__(
         self, disk: Disk, state: StreamState, parent: FileLog | None, sizes: Sizes = NO_FILES
@@ -96,13 +96,15 @@ class FileLog(TailedLog):
         super().__init__(state, parent)
         self._disk = disk
         self.sizes = sizes
-        self.flushed: Position = state.tail
+        self.flushed_bytes: int = state.tail.bytes
 
-    def flush(self, end: Position, sizes: Sizes) -> None:
-        """A checkpoint has everything up to `end` in files: less has to be in memory."""
-        self.flushed = end
+    def flush(self, end_bytes: int, sizes: Sizes) -> None:
+        """A checkpoint has everything up to there in files: less has to be in memory."""
+        self.flushed_bytes = end_bytes
         self.sizes = sizes
-        self.tail.forget(max(0, end.bytes - self.tail.base.bytes - HOT_BYTES_MAX))
+        cold_bytes = end_bytes - self.tail.base.bytes - HOT_BYTES_MAX
+        if cold_bytes > 0:
+            self.tail.forget(cold_bytes)
 
     def reader(self, sizes: Sizes) -> StreamReader:
         return StreamReader(self._disk, self.state.id, self.base.bytes, sizes)
@@ -259,7 +261,7 @@ class FileStorage:
     def _forget(self, log: FileLog) -> None:
         """A stream is gone whole: nothing of it needs to get into files any more."""
         del self._logs[log.state.id]
-        self._pinned_bytes -= log.state.tail.bytes - log.flushed.bytes
+        self._pinned_bytes -= log.state.tail.bytes - log.flushed_bytes
 
     async def failed(self) -> None:
         await self._committer.failed()
@@ -413,17 +415,17 @@ class FileStorage:
         self._note_flushed(iter(flushed.items()), applied_lsn)
 
     def _note_flushed(
-        self, flushed: Iterator[tuple[int, tuple[Position, Sizes]]], applied_lsn: int
+        self, flushed: Iterator[tuple[int, tuple[int, Sizes]]], applied_lsn: int
     ) -> None:
         """Some streams at a time: very many would hold everybody up."""
         if self._is_closed:
             return  # what was applied, the checkpoint at the end has released
         left = FLUSHED_PER_TURN
-        for stream_id, (end, sizes) in flushed:
+        for stream_id, (end_bytes, sizes) in flushed:
             log = self._logs.get(stream_id)
             if log is not None:
-                self._pinned_bytes -= end.bytes - log.flushed.bytes
-                log.flush(end, sizes)
+                self._pinned_bytes -= end_bytes - log.flushed_bytes
+                log.flush(end_bytes, sizes)
             left -= 1
             if not left:
                 self._loop.call_soon(self._note_flushed, flushed, applied_lsn)

@@ -97,7 +97,7 @@ class Packing:
                 packed, run = b"", gathered
         if run is None or (is_much and not packed):
             return packed, run
-        return packs.add_part(packed, self._writer.add(stream_id, *run)), None
+        return self._writer.add(packed, stream_id, *run), None
 
     def _are_many(self, packed: bytes, stream_id: int) -> bool:
         """Not the same number for all streams, which would fall due together."""

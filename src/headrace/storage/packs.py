@@ -63,12 +63,8 @@ def path(number: int) -> str:
     return f"{DIRECTORY}/{number:016d}"
 
 
-def add_part(encoded: bytes, part: Part) -> bytes:
-    """A stream's parts as the catalog has them, with one more, which adjoins the last."""
-    return (encoded or _START.pack(*part.start)) + _PART.pack(*part[1:])
-
-
 def decode_parts(encoded: bytes) -> list[Part]:
+    """A stream's parts; `encoded` is how the catalog has them, in this module."""
     parts: list[Part] = []
     if encoded:
         start = start_of(encoded)
@@ -133,19 +129,23 @@ class PackWriter:
         self._waiting_bytes = 0
         self._size = 0
 
-    def add(self, stream_id: int, start: Position, lengths: Sequence[int], data: bytes) -> Part:
+    def add(
+        self, parts: bytes, stream_id: int, start: Position, lengths: Sequence[int], data: bytes
+    ) -> bytes:
+        """Add a part to those that a stream has; as the catalog has them, before and after."""
         if self._size >= PACK_BYTES_MAX:
             self._end()
-        part = Part(start, self.number, self._size, len(lengths), len(data))
-        packed = struct.pack(f"<{len(lengths)}I", *lengths)
-        head = _HEADER.pack(0, stream_id, *start, len(lengths), len(data))[_CHECKED_FROM:]
+        place, count, data_bytes = self._size, len(lengths), len(data)
+        packed = struct.pack(f"<{count}I", *lengths)
+        head = _HEADER.pack(0, stream_id, *start, count, data_bytes)[_CHECKED_FROM:]
         checked = b"".join((head, packed, data))
         self._waiting += (_CRC.pack(google_crc32c.value(checked)), checked)
-        self._waiting_bytes += part.size
-        self._size += part.size
+        size = _CRC.size + len(checked)
+        self._waiting_bytes += size
+        self._size += size
         if self._waiting_bytes >= _BUFFER_BYTES:
             self._flush()
-        return part
+        return (parts or _START.pack(*start)) + _PART.pack(self.number, place, count, data_bytes)
 
     def _flush(self) -> None:
         if self._file is None:
