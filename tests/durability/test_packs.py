@@ -180,6 +180,27 @@ def test_a_pack_of_which_little_counts_is_written_again(
     restart(machine)
 
 
+def test_where_streams_are_very_many_segments_are_carried_over_together(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SPARSE_STREAMS", 2)
+    for name in OTHERS:  # so that a segment has something for more than two
+        machine.append(name, Append(MESSAGE))
+    carry_over(machine)
+    assert machine.storage.unflushed_bytes > 0
+    carry_over(machine)
+    assert machine.storage.unflushed_bytes > 0
+    carry_over(machine)
+    assert machine.storage.unflushed_bytes == 0
+    carry_over(machine)
+    assert machine.storage.unflushed_bytes > 0
+    monkeypatch.setattr(files, "PINNED_BYTES_MAX", 2 * len(MESSAGE))  # no room to wait
+    machine.engine.sweep()
+    machine.loop.run()
+    assert machine.storage.unflushed_bytes == 0
+    restart(machine)
+
+
 def test_a_damaged_part_harms_its_own_stream_only(machine: Machine) -> None:
     machine.append("other-0", Append(MESSAGE))
     carry_over(machine, message=b"rotten" * 5)

@@ -79,6 +79,10 @@ HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory 
 # Not yet in stream files; past this nothing is added. It is what a start after a crash reads, and
 # several segments, since only full ones are carried over.
 PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
+# A checkpoint costs more by the stream than by the append. After one that had something for more
+# streams than this, several segments are carried over together.
+SPARSE_STREAMS = 20_000
+SPARSE_SEGMENTS: Final = 3
 WORKERS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
 LOOK_EVERY_BYTES: Final = 256 * 1024
@@ -186,6 +190,7 @@ class FileStorage:
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
         self._carried = 0  # full segments that the checkpoint takes
+        self._streams_carried: int | None = None  # by the last checkpoint
         self._checkpoints_are_sound = True
         self._is_closed = False
         self._pinned_bytes = 0
@@ -379,11 +384,21 @@ class FileStorage:
 
     def _maybe_checkpoint(self) -> None:
         """A full segment is carried over in the background, one checkpoint at a time."""
-        if self._checkpointing or not self._journal.sealed:
+        if self._checkpointing or not self._journal.sealed or self._may_gather():
             return
         self._checkpointing = True
         future = self._loop.run_in_executor(self._carrier, self._checkpoint)
         future.add_done_callback(self._checkpointed)
+
+    def _may_gather(self) -> bool:
+        """Whether more is to be carried over at a time, and there is room for it to wait."""
+        streams = self._streams_carried
+        return (
+            (len(self._logs) if streams is None else streams) > SPARSE_STREAMS
+            and len(self._journal.sealed) < SPARSE_SEGMENTS
+            and self._pinned_bytes < PINNED_BYTES_MAX // 2
+            and self._disk_refusal is None
+        )
 
     def _checkpoint(self) -> tuple[int, Flushed]:
         """On a worker: full segments into stream files and catalog."""
@@ -412,6 +427,7 @@ class FileStorage:
             self._committer.fail(error)
             return
         applied_lsn, flushed = finished.result()
+        self._streams_carried = len(flushed)
         self._note_flushed(iter(flushed.items()), applied_lsn)
 
     def _note_flushed(
