@@ -25,7 +25,7 @@ from headrace.storage.catalog_entries import (
     DocumentEntry,
     decode_entry,
 )
-from headrace.storage.disk import Disk
+from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.pace import AT_ONCE, Pace
 
 DIRECTORY: Final = "catalog"
@@ -36,6 +36,7 @@ _RECORD = struct.Struct("<II")  # crc, length
 _PLACE_SHIFT: Final = 32  # a record's place in the log, and below it its size
 _SIZE_MASK: Final = (1 << _PLACE_SHIFT) - 1
 STALE_BYTES_MIN: Final = 1024 * 1024
+_SYNCED_BYTES: Final = 4 * 1024 * 1024
 _WHOLE_SHARE: Final = 8  # to find more than one record in so many, the log is read whole
 
 
@@ -190,15 +191,20 @@ class Catalog:
         data = b"".join(self._added)
         self._added, self._added_bytes = [], 0
         file = self._disk.open(self._log_name(log), create=True)
-        file.write(log_bytes, data)
-        if self._sync:
-            file.sync()
+        self._write(file, log_bytes, data)
         file.close()
         if not log_bytes:
             self._disk.sync_directory(DIRECTORY)
         self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn))
         if self.is_stale:
             self._compact(pace)
+
+    def _write(self, file: DiskFile, offset: int, data: bytes) -> None:
+        """Little at a time: the journal waits for what the disk has to do before."""
+        for begin in range(0, max(len(data), 1), _SYNCED_BYTES):
+            file.write(offset + begin, data[begin : begin + _SYNCED_BYTES])
+            if self._sync:
+                file.sync()
 
     @property
     def is_stale(self) -> bool:
@@ -211,9 +217,7 @@ class Catalog:
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
         file.truncate(0)
-        file.write(0, data)
-        if self._sync:
-            file.sync()
+        self._write(file, 0, data)
         file.close()
         self._disk.sync_directory(DIRECTORY)
         self._replace_current(Current(FORMAT, number, len(data), old.applied_lsn))

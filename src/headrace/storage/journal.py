@@ -28,6 +28,7 @@ LAST: Final = "journal/last"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
 _FREE: Final = "free-"
+FREE_SEGMENTS_MAX: Final = 3  # kept to be used again; as many as are released together
 _AHEAD_BYTES: Final = 1024 * 1024
 _ZEROS_BYTES: Final = 1024 * 1024
 
@@ -189,10 +190,12 @@ class Journal:
         kept = [segment for segment in self.sealed if segment.next_lsn - 1 > applied_lsn]
         if self._current is None and not kept and self._last.size:
             self._write_last(Last(self._generation, 0, self.next_lsn))
+        # To make one takes as long as hundreds of batches; but a disk that is full needs the room.
+        free_max = FREE_SEGMENTS_MAX if self._disk.refusal() is None else 1
         for segment in self.sealed:
             if segment in kept:
                 continue
-            if self._free():
+            if len(self._free()) >= free_max:
                 self._disk.remove(segment.name)
             else:
                 self._disk.rename(segment.name, f"{DIRECTORY}/{_FREE}{segment.generation:016d}")

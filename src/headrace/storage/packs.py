@@ -24,6 +24,7 @@ from headrace.storage.disk import Disk, DiskFile
 DIRECTORY: Final = "packs"
 PACK_BYTES_MAX = 64 * 1024 * 1024
 _BUFFER_BYTES: Final = 1024 * 1024
+_SYNCED_BYTES: Final = 4 * 1024 * 1024
 _HEADER = struct.Struct("<I4xQQQII")  # crc, stream id, messages and bytes before, count, data bytes
 _CRC = struct.Struct("<I4x")
 _CHECKED_FROM: Final = _CRC.size
@@ -128,6 +129,7 @@ class PackWriter:
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._size = 0
+        self._synced_bytes = 0
 
     def add(
         self, parts: bytes, stream_id: int, start: Position, lengths: Sequence[int], data: bytes
@@ -154,6 +156,10 @@ class PackWriter:
         self._file.write(self._size - self._waiting_bytes, b"".join(self._waiting))
         self._waiting.clear()
         self._waiting_bytes = 0
+        if self._sync and self._size - self._synced_bytes >= _SYNCED_BYTES:
+            # Little at a time: the journal waits for what the disk has to do before.
+            self._file.sync()
+            self._synced_bytes = self._size
 
     def _end(self) -> None:
         """Nothing more goes into this pack."""
@@ -167,7 +173,7 @@ class PackWriter:
         self._file = None
         self.sizes[self.number] = self._size
         self.number += 1
-        self._size = 0
+        self._size = self._synced_bytes = 0
 
     def finish(self) -> None:
         """Return when everything added is durable."""
