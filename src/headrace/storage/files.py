@@ -417,9 +417,10 @@ class FileStorage:
         return self._catalog.current.applied_lsn, flushed
 
     def _is_pressed(self) -> bool:
-        """Whether the checkpoint that runs has others behind it, or somebody waits for its end."""
-        is_behind = len(self._journal.sealed) > self._carried
-        return is_behind or self._is_closed or self.refusal is not None
+        """Whether as much waits as the checkpoint carries, or somebody for its end."""
+        is_behind = len(self._journal.sealed) >= 2 * self._carried
+        is_filling = self._pinned_bytes > PINNED_BYTES_MAX * 3 // 4
+        return is_behind or is_filling or self._is_closed or self.refusal is not None
 
     def _checkpointed(self, finished: asyncio.Future[tuple[int, Flushed]]) -> None:
         error = finished.exception()
