@@ -28,7 +28,7 @@ from headrace.subscriptions.delivery import (
     LatePoster,
     Outgoing,
 )
-from headrace.subscriptions.poster import ANSWER_BYTES_MAX, Poster
+from headrace.subscriptions.poster import ANSWER_BYTES_MAX, HttpPoster
 from headrace.subscriptions.targets import TargetRules
 from headrace.testing.ports import free_port
 from headrace.testing.waiting import DEADLINE_SECS
@@ -59,7 +59,7 @@ def test_a_client_that_cannot_be_loaded_fails_the_delivery_and_is_tried_again(
 
 
 def post(url: str, *, rules: TargetRules = LOOPBACK, timeout_secs: float = DEADLINE_SECS) -> Any:
-    return asyncio.run(Poster(rules).post(outgoing(url, timeout_secs)))
+    return asyncio.run(HttpPoster(rules).post(outgoing(url, timeout_secs)))
 
 
 def reason(result: Delivered | Failed) -> str:
@@ -138,7 +138,7 @@ def test_a_redirect_is_not_followed() -> None:
 
 def test_no_cookie_is_kept() -> None:
     async def twice(url: str) -> None:
-        poster = Poster(LOOPBACK)
+        poster = HttpPoster(LOOPBACK)
         for _ in range(2):
             await poster.post(outgoing(url))
 
@@ -224,14 +224,14 @@ def test_a_url_that_the_rules_refuse_is_not_sent_even_if_it_was_taken_once() -> 
 
 def test_a_name_that_leads_inside_is_not_sent() -> None:
     with Receiver() as receiver:
-        work = Poster(TargetRules()).post(outgoing(f"https://worker.example:{receiver.port}/"))
+        work = HttpPoster(TargetRules()).post(outgoing(f"https://worker.example:{receiver.port}/"))
         assert "this machine" in reason(run_with_names(work, ["127.0.0.1"]))
         assert receiver.count == 0
 
 
 def test_one_bad_address_among_good_ones_stops_everything() -> None:
     with Receiver() as receiver:
-        work = Poster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        work = HttpPoster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
         assert "10.0.0.1" in reason(run_with_names(work, ["127.0.0.1", "10.0.0.1"]))
         assert receiver.count == 0
 
@@ -239,14 +239,14 @@ def test_one_bad_address_among_good_ones_stops_everything() -> None:
 def test_the_name_is_looked_up_once_so_it_cannot_change_after_the_check() -> None:
     """A second lookup would find no answer prepared, and a third party's in real life."""
     with Receiver() as receiver:
-        work = Poster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        work = HttpPoster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
         assert run_with_names(work, ["127.0.0.1"]) == Delivered(done=False)
         assert receiver.next().headers["host"] == f"localhost:{receiver.port}"
 
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:
     with Receiver() as receiver:
-        work = Poster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        work = HttpPoster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
         answer = ["127.0.0.2", "::1", "127.0.0.1"]
         assert run_with_names(work, answer) == Delivered(done=False)
 
@@ -301,7 +301,7 @@ def test_the_certificate_must_be_for_the_name_though_the_address_is_dialled(
     trusting = ssl.create_default_context(cafile=str(path))
     with Receiver(tls=tls_server(path, asked)) as receiver:
         url = f"https://worker.example:{receiver.port}/"
-        work = Poster(LOOPBACK, trusting).post(outgoing(url))
+        work = HttpPoster(LOOPBACK, trusting).post(outgoing(url))
         result = run_with_names(work, ["127.0.0.1"])
         if delivered:
             assert result == Delivered(done=False)
@@ -354,7 +354,9 @@ class Sending:
     def __init__(self, url: str) -> None:
         self.finished: list[int] = []
         self.nothing_to_send: set[int] = set()
-        self.deliveries: Deliveries[int] = Deliveries(Poster(LOOPBACK), self._prepare, self._finish)
+        self.deliveries: Deliveries[int] = Deliveries(
+            HttpPoster(LOOPBACK), self._prepare, self._finish
+        )
         self._url = url
 
     def _prepare(self, key: int) -> Outgoing | None:
@@ -451,7 +453,9 @@ def test_a_defect_ends_the_group_instead_of_passing_in_silence() -> None:
         def finish(*_: object) -> None:
             raise ZeroDivisionError
 
-        deliveries: Deliveries[int] = Deliveries(Poster(LOOPBACK), lambda _: outgoing(url), finish)
+        deliveries: Deliveries[int] = Deliveries(
+            HttpPoster(LOOPBACK), lambda _: outgoing(url), finish
+        )
         deliveries.enqueue(1, repeat=False)
         async with asyncio.timeout(DEADLINE_SECS):
             await deliveries.run()

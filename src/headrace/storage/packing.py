@@ -34,6 +34,8 @@ class Run(NamedTuple):
 
 
 class Packing:
+    """Of each checkpoint: `begin`, `put` for every stream, `finish`, and then `committed`."""
+
     def __init__(self, disk: Disk, catalog: Catalog, pace: Pace, *, sync: bool) -> None:
         self._disk = disk
         self._catalog = catalog

@@ -65,7 +65,7 @@ def path(number: int) -> str:
 
 
 def decode_parts(encoded: bytes) -> list[Part]:
-    """A stream's parts; `encoded` is how the catalog has them, in this module."""
+    """A stream's parts, from how the catalog has them."""
     parts: list[Part] = []
     if encoded:
         start = start_of(encoded)

@@ -46,7 +46,7 @@ class Poster(Protocol):
 
 
 class LatePoster:
-    """The Poster of `poster`, from the first webhook on.
+    """The HttpPoster, from the first webhook on.
 
     Most servers send none, and its HTTP library takes a fifth of the time they need to start.
     """
@@ -61,7 +61,7 @@ class LatePoster:
                 module = await asyncio.to_thread(import_module, "headrace.subscriptions.poster")
             except Exception as error:  # no descriptors left, say: one delivery fails, not all
                 return Failed(f"{type(error).__name__}: {error}")
-            self._poster = module.Poster(self._rules)
+            self._poster = module.HttpPoster(self._rules)
         return await self._poster.post(outgoing)
 
 

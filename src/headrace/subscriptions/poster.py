@@ -20,7 +20,7 @@ CONNECT_SECS_MAX: Final = 3.0  # per address, so that a dead first one leaves ti
 logger = logging.getLogger(__name__)
 
 
-class Poster:
+class HttpPoster:
     """Sends one webhook at a time to where the rules allow it."""
 
     def __init__(self, rules: TargetRules, tls: ssl.SSLContext | None = None) -> None:
