@@ -175,7 +175,7 @@ class Campaign:
         for name in (f"{last}", f".{last}.crc"):
             (noted / name).unlink(missing_ok=True)
         self._exactly_once = False
-        self._drive()
+        self._drive("local[2]")  # nothing more is killed, and executors take long to start
 
     def await_duplicates(self) -> None:
         def has_some() -> bool:
@@ -268,8 +268,8 @@ class Campaign:
         server.start()
         return server
 
-    def _drive(self) -> None:
-        command = [sys.executable, "-m", "tests.spark.both_ways", self._cluster.url]
+    def _drive(self, master: str | None = None) -> None:
+        command = [sys.executable, "-m", "tests.spark.both_ways", master or self._cluster.url]
         command += [str(self._home / "state"), self.server.url, self.postgres.url]
         if not self._exactly_once:
             command.append("--at-least-once")

@@ -96,7 +96,7 @@ class Place:
     def _archived(self) -> list[Any]:
         from deltalake import DeltaTable
 
-        self._run(archive, bucket=self._name, table=str(self._table), messages_per_batch=150)
+        self._run(archive, bucket=self._name, table=str(self._table))
         found = DeltaTable(str(self._table)).to_pyarrow_table().sort_by("offset").to_pylist()
         return self._by_stream([(row["stream"], row["offset"], row["value"]) for row in found])
 
