@@ -23,7 +23,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import Appended, Snapshot, StreamState
-from headrace.storage import catalog, checkpoint, files, frames, packing, packs, stream_files
+from headrace.storage import catalog, checkpoint, file_log, frames, packing, packs, stream_files
 from headrace.storage.base import (
     Change,
     Created,
@@ -34,7 +34,8 @@ from headrace.storage.base import (
     Recovered,
     Removed,
 )
-from headrace.storage.files import FileLog, FileStorage
+from headrace.storage.file_log import FileLog
+from headrace.storage.files import FileStorage
 from headrace.subscriptions import ledger, manager, wakes
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 from headrace.subscriptions.signing import SigningKey
@@ -64,7 +65,7 @@ def _new_wake_id() -> str:
 def small_windows() -> Iterator[None]:
     """Sizes at which a few appends leave memory, a pack and a block, and compact the registry."""
     sizes: list[tuple[Any, str, Any]] = [
-        (files, "HOT_BYTES_MAX", 40),
+        (file_log, "HOT_BYTES_MAX", 40),
         (stream_files, "BLOCK_BYTES", 50),
         (packs, "PACK_BYTES_MAX", 300),
         (packing, "OWN_FILES_BYTES_MIN", 200),

@@ -15,9 +15,9 @@ from headrace.errors import (
     StoredBytesUnreadable,
 )
 from headrace.protocol.requests import Append, Create
-from headrace.storage import catalog, files, packing, packs, stream_files
+from headrace.storage import catalog, file_log, files, packing, packs, stream_files
 from headrace.storage.catalog import Catalog
-from headrace.storage.files import FileLog
+from headrace.storage.file_log import FileLog
 from headrace.storage.verify import verify_files
 from headrace.testing.disk import SimulatedDisk
 from tests.durability.crash_machine import Machine
@@ -29,7 +29,7 @@ OTHERS = [f"other-{number}" for number in range(5)]
 
 @pytest.fixture(autouse=True)
 def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "HOT_BYTES_MAX", 0)
+    monkeypatch.setattr(file_log, "HOT_BYTES_MAX", 0)
     monkeypatch.setattr(packing, "OWN_FILES_BYTES_MIN", 1000)
     monkeypatch.setattr(packing, "PARTS_MAX", 4)
     monkeypatch.setattr(packing, "SETTLED_AFTER", 0)

@@ -139,7 +139,7 @@ class Catalog:
         file = self._disk.open(name) if self.current.log_bytes else None
         log = b""
         if file is not None and count * _WHOLE_SHARE > len(self._places):
-            log = file.read(0, self.current.log_bytes)
+            log = self._read_log()
 
         def find(stream_id: int) -> CatalogEntry:
             position, size = divmod(self._places[stream_id], 1 << _PLACE_SHIFT)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,26 +20,21 @@ from headrace.errors import (
     InsufficientStorage,
     Overloaded,
     StorageFailed,
-    StoredBytesDamaged,
-    StoredBytesUnreadable,
 )
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage import packs, stream_files
 from headrace.storage.base import (
-    CHECK_BYTES,
     Change,
     Check,
     Checked,
-    Cold,
     Commits,
     Created,
     Documents,
     Entry,
     Failed,
     Log,
-    Range,
     Recovered,
     Released,
     Removed,
@@ -52,6 +46,7 @@ from headrace.storage.catalog_entries import sizes_of, state_of
 from headrace.storage.checkpoint import Checkpointer, Flushed
 from headrace.storage.committer import Committer, result_or_error
 from headrace.storage.disk import Disk
+from headrace.storage.file_log import FileLog, PartCheck
 from headrace.storage.frames import (
     AdoptFrame,
     AppendFrame,
@@ -70,12 +65,10 @@ from headrace.storage.frames import (
 from headrace.storage.journal import SEGMENT_BYTES, Journal
 from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.pace import Pace
-from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader
-from headrace.storage.tailed import TailedLog
+from headrace.storage.stream_files import Sizes
 
 logger = logging.getLogger(__name__)
 
-HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
 # Not yet in stream files; past this nothing is added. It is what a start after a crash reads, and
 # several segments, since only full ones are carried over.
 PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -87,72 +80,6 @@ WORKERS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
 LOOK_EVERY_BYTES: Final = 256 * 1024
 FLUSHED_PER_TURN: Final = 1000
-
-
-class FileLog(TailedLog):
-    """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
-
-    __slots__ = ("_disk", "flushed_bytes", "sizes")
-
-    def __init__(
-        self, disk: Disk, state: StreamState, parent: FileLog | None, sizes: Sizes = NO_FILES
-    ) -> None:
-        super().__init__(state, parent)
-        self._disk = disk
-        self.sizes = sizes
-        self.flushed_bytes: int = state.tail.bytes
-
-    def flush(self, end_bytes: int, sizes: Sizes) -> None:
-        """A checkpoint has everything up to there in files: less has to be in memory."""
-        self.flushed_bytes = end_bytes
-        self.sizes = sizes
-        cold_bytes = end_bytes - self.tail.base.bytes - HOT_BYTES_MAX
-        if cold_bytes > 0:
-            self.tail.forget(cold_bytes)
-
-    def reader(self, sizes: Sizes) -> StreamReader:
-        return StreamReader(self._disk, self.state.id, self.base.bytes, sizes)
-
-    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
-        sizes = self.sizes
-
-        def read() -> Range | None:
-            nonlocal sizes
-            while True:
-                reader = self.reader(sizes)
-                try:
-                    return reader.read(start, limit, bytes_max)
-                except (StoredBytesDamaged, OSError):
-                    # A checkpoint may have put it elsewhere meanwhile.
-                    if self.sizes is sizes:
-                        raise
-                    sizes = self.sizes
-                finally:
-                    reader.close()
-
-        return read
-
-
-class _PartCheck:
-    """Some blocks of one stream, read again; `next_block` is where the next part begins."""
-
-    def __init__(self, log: FileLog, first: int) -> None:
-        self._reader = log.reader(log.sizes)
-        self.next_block = first
-        self.damage: list[HeadraceError] = []
-
-    def __call__(self) -> Checked:
-        """What it finds it keeps: on the loop more is known about what that means."""
-        try:
-            self.next_block, found = self._reader.check_part(self.next_block, CHECK_BYTES)
-        except OSError as error:
-            self.next_block = sys.maxsize
-            place = str(error.filename or "a file")
-            found = Checked(0, [StoredBytesUnreadable(place, error.strerror or str(error))])
-        finally:
-            self._reader.close()
-        self.damage = found.damage
-        return Checked(found.data_bytes, [])
 
 
 class FileStorage:
@@ -372,7 +299,7 @@ class FileStorage:
             number = 0
             while (log := self._logs.get(stream_id)) is not None and number < log.sizes.all_blocks:
                 before = self._catalog.current
-                part = _PartCheck(log, max(number, log.sizes.first_block))
+                part = PartCheck(log, max(number, log.sizes.first_block))
                 yield part
                 number = part.next_block
                 # A checkpoint may have given back meanwhile what nobody needs: that is no damage,

@@ -1,0 +1,82 @@
+"""One stream of the file modes: its end in memory, the rest in files, and both read as one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
+from headrace.protocol.offsets import Position
+from headrace.protocol.stream import StreamState
+from headrace.storage.base import CHECK_BYTES, Checked, Cold, Range
+from headrace.storage.disk import Disk
+from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader
+from headrace.storage.tailed import TailedLog
+
+HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
+
+
+class FileLog(TailedLog):
+    """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
+
+    __slots__ = ("_disk", "flushed_bytes", "sizes")
+
+    def __init__(
+        self, disk: Disk, state: StreamState, parent: FileLog | None, sizes: Sizes = NO_FILES
+    ) -> None:
+        super().__init__(state, parent)
+        self._disk = disk
+        self.sizes = sizes
+        self.flushed_bytes: int = state.tail.bytes
+
+    def flush(self, end_bytes: int, sizes: Sizes) -> None:
+        """A checkpoint has everything up to there in files: less has to be in memory."""
+        self.flushed_bytes = end_bytes
+        self.sizes = sizes
+        cold_bytes = end_bytes - self.tail.base.bytes - HOT_BYTES_MAX
+        if cold_bytes > 0:
+            self.tail.forget(cold_bytes)
+
+    def reader(self, sizes: Sizes) -> StreamReader:
+        return StreamReader(self._disk, self.state.id, self.base.bytes, sizes)
+
+    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+        sizes = self.sizes
+
+        def read() -> Range | None:
+            nonlocal sizes
+            while True:
+                reader = self.reader(sizes)
+                try:
+                    return reader.read(start, limit, bytes_max)
+                except (StoredBytesDamaged, OSError):
+                    # A checkpoint may have put it elsewhere meanwhile.
+                    if self.sizes is sizes:
+                        raise
+                    sizes = self.sizes
+                finally:
+                    reader.close()
+
+        return read
+
+
+class PartCheck:
+    """Some blocks of one stream, read again; `next_block` is where the next part begins."""
+
+    def __init__(self, log: FileLog, first: int) -> None:
+        self._reader = log.reader(log.sizes)
+        self.next_block = first
+        self.damage: list[HeadraceError] = []
+
+    def __call__(self) -> Checked:
+        """What it finds it keeps: on the loop more is known about what that means."""
+        try:
+            self.next_block, found = self._reader.check_part(self.next_block, CHECK_BYTES)
+        except OSError as error:
+            self.next_block = sys.maxsize
+            place = str(error.filename or "a file")
+            found = Checked(0, [StoredBytesUnreadable(place, error.strerror or str(error))])
+        finally:
+            self._reader.close()
+        self.damage = found.damage
+        return Checked(found.data_bytes, [])
