@@ -16,6 +16,8 @@ UV_PIN := uv==0.13.7
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
+# The tests start hundreds of processes, and with this each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup first-build compiled run check static classes browser strace test conformance soak bench docs screenshots docs-serve lock clean \
