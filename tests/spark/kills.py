@@ -23,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from pyspark.sql import SparkSession
 
 from headrace.client import Client, ProducerStamp, Retry
 from headrace.errors import StreamNotFound
+from headrace.spark.pipelines.base import Run
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import private_postgres
-from tests.spark.both_ways import STREAMS
+from tests.spark.both_ways import STREAMS, start_there, there
 from tests.spark.cluster import WORKERS, Cluster
 
 KINDS = ("driver", "worker", "server", "postgres")
@@ -164,25 +166,19 @@ class Campaign:
             )
         return self.outcomes()
 
-    def repeat_without(self) -> None:
-        """Begin again as if killed before the last batch to Postgres was noted, without a ledger.
+    def repeat_without(self, spark: SparkSession) -> Outcome:
+        """Go on as if killed before the last batch to Postgres was noted, without a ledger.
 
         The other way there is no such batch: what is noted, its replication slot has let go.
         """
         self._kill_driver()
-        noted = self._home / "state" / "there" / "checkpoint" / "commits"
+        state = there(self._state)
+        noted = state / "checkpoint" / "commits"
         last = max(int(path.name) for path in noted.iterdir() if path.name.isdigit())
-        for name in (f"{last}", f".{last}.crc"):
-            (noted / name).unlink(missing_ok=True)
-        self._exactly_once = False
-        self._drive("local[2]")  # nothing more is killed, and executors take long to start
-
-    def await_duplicates(self) -> None:
-        def has_some() -> bool:
-            self._check_driver()
-            return self.outcomes()["stream to postgres"].duplicated > 0
-
-        eventually(has_some, "records that came twice", _DEADLINE_SECS, _LOOK_SECS)
+        (noted / str(last)).unlink()
+        query = start_there(spark, Run(True, state), self.server.url, self.postgres.url, False)
+        assert query.awaitTermination(int(_DEADLINE_SECS)), "the repeated batch has not ended"
+        return self.outcomes()["stream to postgres"]
 
     def _kill_driver(self, *, java_too: bool = True) -> None:
         """Its Java machine is a process of its own; left alone it goes on until it notices."""
@@ -254,6 +250,10 @@ class Campaign:
     def _log(self) -> Path:
         return self._home / "driver.log"
 
+    @property
+    def _state(self) -> Path:
+        return self._home / "state"
+
     def _client(self) -> Client:
         retry = Retry(retries_max=None, delay_max_ms=500)
         return Client(self.server.url, retry=retry)
@@ -268,9 +268,9 @@ class Campaign:
         server.start()
         return server
 
-    def _drive(self, master: str | None = None) -> None:
-        command = [sys.executable, "-m", "tests.spark.both_ways", master or self._cluster.url]
-        command += [str(self._home / "state"), self.server.url, self.postgres.url]
+    def _drive(self) -> None:
+        command = [sys.executable, "-m", "tests.spark.both_ways", self._cluster.url]
+        command += [str(self._state), self.server.url, self.postgres.url]
         if not self._exactly_once:
             command.append("--at-least-once")
         with self._log.open("ab") as log:
