@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from headrace.spark import class_archive
 from headrace.spark.java import NoJava, find_java_home
+from headrace.spark.rehearsal import rehearse
 
 
 def test_java_home_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,6 +73,16 @@ def test_java_takes_classes_from_the_archive_where_there_is_one(spark: SparkSess
     archive = class_archive.make()
     assert str(archive) in java_maps(spark)
     assert str(archive) in class_archive.options()
+
+
+@pytest.mark.slow
+def test_what_the_archive_is_made_from_has_rows_for_every_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A query without rows would end before Java has loaded what rows need."""
+    rehearse(spark, tmp_path)
+    noted = {path.parts[-4] for path in tmp_path.glob("*/checkpoint/commits/0")}
+    assert noted == {"rows", "minutes"}
 
 
 def test_without_an_archive_java_is_told_nothing(

@@ -16,18 +16,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyspark
-from pyspark.sql import DataFrame
 
 from headrace.spark.java import cache_home, find_java_home
 
 _DEADLINE_SECS = 600
+_REHEARSAL = "headrace.spark.rehearsal"
 _SHARED = "-XX:SharedArchiveFile"
 _AT_EXIT = "-XX:ArchiveClassesAtExit"
 # Whoever says any of these to Java has archives of their own in mind, and Java takes one at a time.
@@ -73,7 +71,7 @@ def make() -> Path:
         below = _make_base(archive)
         new = home / "new"
         told = f"{below} {shlex.quote(f'{_AT_EXIT}={new}')} {_BRIEF} {_QUIET}"
-        _run([sys.executable, "-m", __name__, told])
+        _run([sys.executable, "-m", _REHEARSAL, told])
         if not new.exists():
             raise NoArchive("Java ended without writing an archive of its classes.")
         new.replace(archive)
@@ -135,38 +133,3 @@ def _java() -> Path:
 
 def _base(archive: Path) -> Path:
     return archive.with_name(archive.name.replace("spark", "java"))
-
-
-def _load_classes(java_options: str) -> None:
-    """Do what pipelines do, so that Java loads what they need; it writes the archive at its end."""
-    from headrace.spark.session import build_session  # which asks this module for the archive
-
-    spark = build_session(
-        "headrace-classes",
-        master="local[1]",
-        conf={"spark.driver.extraJavaOptions": java_options},
-    )
-    rates = spark.readStream.format("rate").load()
-    with tempfile.TemporaryDirectory() as checkpoint:
-        counted = rates.mapInArrow(lambda batches: batches, rates.schema).groupBy("value").count()
-        query = (
-            counted.writeStream.outputMode("update")
-            .option("checkpointLocation", checkpoint)
-            .foreachBatch(_collect)
-            .trigger(once=True)
-            .start()
-        )
-        query.awaitTermination()
-    gateway: Any = spark.sparkContext._gateway
-    spark.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(_DEADLINE_SECS)
-
-
-def _collect(frame: DataFrame, batch: int) -> None:
-    frame.collect()
-
-
-if __name__ == "__main__":
-    _load_classes(sys.argv[1])
