@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, Written, write
-from headrace.spark import awake
+from headrace.spark import awake, worker_daemon
 from headrace.spark.awake import awaken, kept_awake
 from headrace.spark.postgres_sessions import KeptConnection
 from headrace.spark.workers import is_reused
@@ -136,6 +137,13 @@ def test_only_a_worker_of_spark_takes_its_modules_from_the_collector(is_worker: 
 def test_spark_marks_the_workers_it_reuses(spark: SparkSession) -> None:
     """The mark is an internal of Spark."""
     assert spark.sparkContext.parallelize([0], 1).map(lambda _: is_reused()).collect() == [True]
+
+
+def test_workers_begin_with_what_they_need(spark: SparkSession) -> None:
+    """They are forked from a process that has loaded it."""
+    for pid in awaken(spark):
+        above = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        assert worker_daemon.__name__ in Path(f"/proc/{above}/cmdline").read_text()
 
 
 class WorkerSource(DataSource):

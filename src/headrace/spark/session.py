@@ -28,6 +28,7 @@ _CHECKPOINT_FILES = (
 _LOCAL_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
 
 _DRIVER_JAVA = "spark.driver.extraJavaOptions"
+_WORKER_DAEMON = "headrace.spark.worker_daemon"
 
 
 def build_session(
@@ -84,6 +85,7 @@ def _defaults(*, ui: bool) -> dict[str, str]:
         "spark.driver.host": local,
         "spark.driver.bindAddress": local,
         "spark.pyspark.python": sys.executable,
+        "spark.python.daemon.module": _WORKER_DAEMON,
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
