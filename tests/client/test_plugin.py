@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ def test_a_project_that_installs_headrace_has_the_fixtures(tmp_path: Path) -> No
     finished = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path,
+        env=os.environ | {"PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         timeout=120,
