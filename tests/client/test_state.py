@@ -26,6 +26,21 @@ def message(operation: str, key: str = "1", value: Any = None, **headers: str) -
     }
 
 
+def test_columns_that_a_change_left_out_are_kept_also_under_another_key() -> None:
+    state = State()
+    state.apply(message("insert", "1", {"id": 1, "n": 1, "body": "large"}))
+    partial = message("update", "1", {"id": 1, "n": 2})
+    partial["headers"]["unchanged"] = ["body"]
+    state.apply(partial)
+    moved = message("insert", "2", {"id": 2, "n": 2}, was="1")
+    moved["headers"]["unchanged"] = ["body"]
+    state.apply(moved)
+    state.apply(message("delete", "1"))
+    assert dict(state.rows("user")) == {"2": {"id": 2, "n": 2, "body": "large"}}
+    state.apply(message("update", "2", {"id": 2}))
+    assert state.get("user", "2") == {"id": 2}
+
+
 def session(operation: str, key: str, value: Any = None) -> dict[str, Any]:
     return {"type": "chunk", "key": key, "operation": operation, "value": value}
 

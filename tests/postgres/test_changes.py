@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from headrace.postgres import changes
 from headrace.postgres.changes import Batch, ChangeFeed, Position
 from headrace.postgres.pgoutput import Change
 from headrace.postgres.server import PostgresServer
@@ -511,6 +512,42 @@ def test_a_slot_that_is_lost_without_a_snapshot_to_go_on_from_is_an_error(databa
     execute(database, f"select pg_drop_replication_slot('{slot.name}')")
     with pytest.raises(SlotError, match="is lost"):
         ChangeFeed(slot).next_batch(start, rows_max=9, bytes_max=1 << 24, wait_secs=0)
+
+
+def test_a_table_that_was_made_again_is_copied_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres tells nothing of it: it is no longer in the publication."""
+    monkeypatch.setattr(changes, "_LOOK_AGAIN_SECS", 0)
+    execute(database, ITEMS, "insert into items values (1)")
+    with consuming(database, "items") as consumer:
+        consumer.take(1)
+        assert consumer.is_quiet()
+        execute(database, "drop table items", ITEMS, "insert into items values (2)")
+        assert [(change.op, change.key) for change in consumer.take(2)] == [
+            ("reset", None),
+            ("snapshot", '{"id":2}'),
+        ]
+        execute(database, "insert into items values (3)")
+        assert [change.key for change in consumer.take(1)] == ['{"id":3}']
+        execute(database, "drop table items")
+        with pytest.raises(SlotError, match=r"There is no table public\.items"):
+            consumer.take(1)
+
+
+def test_tables_in_another_order_are_the_same_and_others_are_refused(database: str) -> None:
+    execute(database, ITEMS, "create table more (id int primary key)")
+    with consuming(database, "items", "more") as consumer:
+        execute(database, "insert into items values (1)")
+        consumer.take(1)
+        at, name = consumer.at, consumer.feed.slot.name
+    turned = ChangeFeed(Slot(database, name, ["more", "items"]))
+    assert not turned.next_batch(at, rows_max=9, bytes_max=1 << 24, wait_secs=0).changes
+    turned.close()
+    with pytest.raises(SlotError, match=r"follows public\.items, public\.more, and cannot go on"):
+        ChangeFeed(Slot(database, name, ["items"])).next_batch(
+            at, rows_max=9, bytes_max=1 << 24, wait_secs=0
+        )
 
 
 def test_a_slot_that_had_a_snapshot_may_be_begun_without(database: str) -> None:

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.client import Client
+from headrace.client import Client, State
 from headrace.spark.pipelines import postgres_to_stream, stream_to_postgres
-from headrace.spark.pipelines.base import Run
+from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.testing.server import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -159,13 +159,56 @@ def test_changes_become_state_protocol_messages_by_key_or_by_table(
     assert steps == [
         ("insert", "1", {"id": 1, "title": "a"}),
         ("update", "1", {"id": 1, "title": "b"}),
-        ("delete", "1", None),
         ("insert", "2", {"id": 2, "title": "b"}),
+        ("delete", "1", None),
         ("delete", "2", None),
     ]
     assert {m["type"] for m in found[:-1]} == {"items"}
     assert [m["headers"]["operation"] for m in of_one] == ["insert", "update", "delete"]
     assert [m["headers"]["operation"] for m in of_two] == ["insert", "delete"]
+
+
+def test_changes_fold_to_what_the_table_holds(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    """Large values that did not change, changes of key, and keys of several columns."""
+    execute(
+        database,
+        "create table items (a text, b text, n int, body text, primary key (a, b))",
+        "alter table items alter body set storage external",
+        "insert into items select a, b, 0, repeat(a, 9000) from (values ('x/y', 'z'), ('x', 'y/z'),"
+        " ('%', ''), ('m', 'n')) t (a, b)",
+    )
+    config = postgres_to_stream.Config(
+        server=server.url, postgres=database, slot="folded", stream="p2s-fold", format="changes"
+    )
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    execute(
+        database,
+        "update items set n = 1",
+        "update items set a = 'moved' where a = 'm'",
+        "delete from items where a = 'x'",
+    )
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    state = State()
+    with Client(server.url) as client:
+        for message in client.stream("p2s-fold").read_json():
+            state.apply(message)
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("select a, b, n, body from items").fetchall()
+    folded = [(row["a"], row["b"], row["n"], row["body"]) for row in state.rows("items").values()]
+    assert sorted(folded) == sorted(rows)
+    assert sorted(state.rows("items")) == ["%25/", "moved/n", "x%2Fy/z"]
+
+
+@pytest.mark.parametrize("tables", [("a", "b"), ("public.a", "other.a")])
+def test_tables_whose_resets_would_meet_in_one_stream_are_refused(
+    spark: SparkSession, tmp_path: Path, tables: tuple[str, ...]
+) -> None:
+    stream = "all" if tables == ("a", "b") else "of-{table}"
+    config = postgres_to_stream.Config(tables=tables, stream=stream, format="changes")
+    with pytest.raises(ConfigError, match="share the stream"):
+        postgres_to_stream.start(spark, config, Run(True, tmp_path))
 
 
 def test_what_came_from_a_stream_does_not_go_back(

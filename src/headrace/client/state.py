@@ -95,8 +95,7 @@ class State:
         headers = headers if isinstance(headers, dict) else {}
         if "control" in headers:
             return self._tell(self._control(headers["control"]))
-        operation = headers.get("operation", message.get("operation"))
-        change = self._fold(message, operation, headers.get("txid"))
+        change = self._fold(message, headers)
         if change is None:
             self.ignored += 1
             return []
@@ -105,7 +104,8 @@ class State:
             return []  # shown when the snapshot is complete
         return self._tell([change])
 
-    def _fold(self, message: dict[str, Any], operation: Any, txid: Any) -> Change | None:
+    def _fold(self, message: dict[str, Any], headers: dict[str, Any]) -> Change | None:
+        operation, txid = headers.get("operation", message.get("operation")), headers.get("txid")
         type_, key = message.get("type"), message.get("key")
         if not (isinstance(type_, str) and isinstance(key, str) and type_ and key):
             return None
@@ -116,7 +116,9 @@ class State:
             target.get(type_, {}).pop(key, None)
             return Change("delete", type_, key, None, old, txid)
         if operation in ("insert", "update", "upsert", "set"):
-            value = message.get("value")
+            was = headers.get("was")
+            before = target.get(type_, {}).get(was) if isinstance(was, str) else old
+            value = completed(message.get("value"), headers.get("unchanged"), before)
         elif operation == "append":
             value = joined(old, message.get("value"))
         else:
@@ -204,6 +206,13 @@ class Collection(Mapping[str, T], Generic[T]):
 
     def _converted(self, value: Any) -> T:
         return value if self._of is _ANYTHING else msgspec.convert(value, self._of)
+
+
+def completed(value: Any, unchanged: Any, before: Any) -> Any:
+    """A row with the columns that a change left out, since it did not touch them."""
+    if not (isinstance(value, dict) and isinstance(unchanged, list) and isinstance(before, dict)):
+        return value
+    return {name: part for name, part in before.items() if name in unchanged} | value
 
 
 def joined(old: Any, new: Any) -> Any:

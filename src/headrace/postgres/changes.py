@@ -36,6 +36,7 @@ _REREAD_SECS = 60.0
 _ASK_AGAIN_SECS = 0.05  # how far Postgres has sent, while a run waits for the end
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
+_LOOK_AGAIN_SECS = 10.0  # whether the slot still tells of every table
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class ChangeFeed:
         self._reader: Replication | None = None
         self._decoder = Decoder()
         self._read_to: Position | None = None  # where the open connection stands
+        self._look_again_at = 0.0
 
     def begin(self) -> Position:
         """Where a new consumer starts. Asked twice, the answer is the same."""
@@ -174,17 +176,29 @@ class ChangeFeed:
 
     def _in_force(self, start: Position) -> Generation:
         """The generation to read from: the consumer's, or the one that follows a lost slot."""
-        if self._generation is not None and self._reader is not None:
+        now = time.monotonic()
+        if self._generation is not None and self._reader is not None and now < self._look_again_at:
             return self._generation
-        known = self.slot.current()
-        lost = known is None or self.slot.health().is_lost
-        if lost and not (self._recover and self.slot.with_snapshot):
-            raise SlotError(
-                f"The slot {self.slot.name} is lost: Postgres no longer has the changes since "
-                f"{lsn_text(start.lsn)}. Allow a fresh snapshot, or start anew."
-            )
-        self._generation = self.slot.ensure(fresh=lost)
+        self._look_again_at = now + _LOOK_AGAIN_SECS
+        loss = self._loss(start)
+        if loss is not None:
+            if not (self._recover and self.slot.with_snapshot):
+                raise SlotError(
+                    f"The slot {self.slot.name} is lost: {loss}. Allow a fresh snapshot, or start "
+                    "anew."
+                )
+            self.close()
+        self._generation = self.slot.ensure(fresh=loss is not None)
         return self._generation
+
+    def _loss(self, start: Position) -> str | None:
+        """Why the slot no longer gives all changes, if so."""
+        if self.slot.current() is None:
+            self.slot.check_tables()
+        elif not self.slot.health().is_lost:
+            gone = self.slot.unpublished()
+            return f"{', '.join(gone)} was dropped, and perhaps made again" if gone else None
+        return f"Postgres no longer has the changes since {lsn_text(start.lsn)}"
 
     def _snapshot_batch(
         self, start: Position, first: Position, generation: Generation, rows_max: int
@@ -265,7 +279,7 @@ class ChangeFeed:
             except psycopg.OperationalError as error:
                 self.close()
                 if time.monotonic() > deadline:
-                    raise SlotError(f"Postgres is away: {str(error).strip()}") from error
+                    raise SlotError(f"Postgres is away or refuses: {str(error).strip()}") from error
             except psycopg.errors.ObjectNotInPrerequisiteState:
                 self.close()  # the slot was lost while it was read: the next look finds it so
                 if time.monotonic() > deadline:

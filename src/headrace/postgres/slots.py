@@ -104,10 +104,34 @@ class Slot:
                 return None
             row = connection.execute(
                 "select generation, lsn::text, rows, staged from headrace.slots"
-                " where slot = %s and tables = %s",
-                (self.name, self.tables),
+                " where slot = %(slot)s and tables @> %(tables)s and tables <@ %(tables)s",
+                {"slot": self.name, "tables": self.tables},
             ).fetchone()
         return Generation(row[0], lsn_number(row[1]), row[2], row[3]) if row else None
+
+    def check_tables(self) -> None:
+        """Refuse to go on with other tables than the slot was made for."""
+        with self.connect() as connection:
+            found = connection.execute(
+                "select tables from headrace.slots where slot = %s", (self.name,)
+            ).fetchone()
+        if found is not None and found[0] and set(found[0]) != set(self.tables):
+            raise SlotError(
+                f"The slot {self.name} follows {', '.join(found[0])}, and cannot go on with "
+                f"{', '.join(self.tables)}. Follow other tables with a slot and a checkpoint of "
+                "their own, beside this one."
+            )
+
+    def unpublished(self) -> list[str]:
+        """The tables of which Postgres no longer tells: a table made again is another one."""
+        with self.connect() as connection:
+            found = connection.execute(
+                "select schemaname || '.' || tablename from pg_publication_tables"
+                " where pubname = %s",
+                (self.name,),
+            ).fetchall()
+        published = {name for (name,) in found}
+        return [table for table in self.tables if table not in published]
 
     def ensure(self, *, fresh: bool = False) -> Generation:
         """The generation in force; a new one if there is none, its slot is lost, or `fresh`."""

@@ -7,7 +7,7 @@ export const STATE_MEDIA_TYPE = "application/vnd.headrace.state+json"
 const SETS = new Set(["insert", "update", "upsert", "set"])
 const REMOVALS = new Set(["delete", "remove"])
 
-/** A message as a change: { type, key, operation, value }, { control }, or null if it is none. */
+/** A message as a change: { type, key, operation, value, unchanged, was }, { control }, or null if it is none. */
 export function parseChange(text) {
   let message
   try {
@@ -20,7 +20,9 @@ export function parseChange(text) {
   if (headers?.control !== undefined) return { control: headers.control }
   const operation = headers?.operation ?? message.operation
   if (!isName(type) || !isName(key)) return null
-  return SETS.has(operation) || REMOVALS.has(operation) || operation === "append" ? { type, key, operation, value } : null
+  return SETS.has(operation) || REMOVALS.has(operation) || operation === "append"
+    ? { type, key, operation, value, unchanged: headers?.unchanged, was: headers?.was }
+    : null
 }
 
 const isName = (value) => typeof value === "string" && value !== ""
@@ -63,7 +65,7 @@ export class Materialised {
     }
   }
 
-  #change(rows, { type, key, operation, value }, number) {
+  #change(rows, { type, key, operation, value, unchanged, was }, number) {
     const id = `${type}\0${key}`
     const row = rows.get(id)
     if (REMOVALS.has(operation)) {
@@ -71,9 +73,17 @@ export class Materialised {
       return
     }
     const changes = (row?.changes ?? 0) + 1
-    const kept = operation === "append" ? joined(row?.value, value) : value
+    const before = typeof was === "string" ? rows.get(`${type}\0${was}`) : row
+    const kept = operation === "append" ? joined(row?.value, value) : completed(value, unchanged, before?.value)
     rows.set(id, { type, key, value: kept, changedBy: number, operation, changes })
   }
+}
+
+/** A row with the columns that a change left out, since it did not touch them. */
+function completed(value, unchanged, before) {
+  if (!Array.isArray(unchanged) || !isObject(value) || !isObject(before)) return value
+  const kept = Object.entries(before).filter(([name]) => unchanged.includes(name))
+  return { ...Object.fromEntries(kept), ...value }
 }
 
 /** What an `append` leaves: text and lists grow, objects grow field by field. */

@@ -15,7 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.spark.pipelines.base import Pipeline, PipelineConfig, Run, local_postgres
+from headrace.spark.pipelines.base import (
+    ConfigError,
+    Pipeline,
+    PipelineConfig,
+    Run,
+    local_postgres,
+)
 
 _ROWS = ("insert",)
 _CHANGES = ("insert", "update", "delete", "truncate")
@@ -36,6 +42,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
+    _check_streams(config)
     writer = (
         messages(source(spark, config), config)
         .writeStream.format("headrace")
@@ -47,6 +54,23 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     if config.token:
         writer = writer.option("token", config.token)
     return run.start(writer, "postgres-to-stream")
+
+
+def _check_streams(config: Config) -> None:
+    """A reset is of a whole stream, and in it a table's name is all that tells of its schema."""
+    if config.format == "rows" or "{key}" in config.stream:
+        return
+    streams: dict[str, str] = {}
+    for table in config.tables:
+        schema, _, name = table.rpartition(".")
+        stream = config.stream.replace("{schema}", schema or "public").replace("{table}", name)
+        other = streams.setdefault(stream, table)
+        if other != table and "truncate" in (config.operations or _CHANGES):
+            raise ConfigError(
+                f"{other} and {table} share the stream {stream}: a truncate of one would reset "
+                "both. Give each its own, with {schema} or {table} in stream, or leave truncate "
+                "out of operations."
+            )
 
 
 def source(spark: SparkSession, config: Config) -> DataFrame:
@@ -90,16 +114,21 @@ def messages(changes: DataFrame, config: Config) -> DataFrame:
 
 
 def _state_changes(changes: DataFrame) -> DataFrame:
-    """State Protocol messages. A change of key is a delete of the old and an insert of the new."""
+    """State Protocol messages. A change of key is an insert of the new and a delete of the old:
+    in this order, because of a large value that did not change the old one is all there is."""
     old_key = F.map_filter(_map("old"), lambda name, _: F.map_contains_key(_map("key"), name))
     moved = (F.col("op") == "update") & (F.map_values(old_key) != F.map_values(_map("key")))
     nothing = F.lit(None).cast("string")
-    one = F.struct("operation", "key", F.col("value").alias("row"))
-    gone = F.struct(
-        F.lit("delete").alias("operation"), F.to_json(old_key).alias("key"), nothing.alias("row")
-    )
-    new = F.struct(F.lit("insert").alias("operation"), "key", F.col("value").alias("row"))
-    steps = F.when(moved, F.array(gone, new)).otherwise(F.array(one))
+    was = F.to_json(old_key)
+
+    def step(operation: Column, key: Column, row: Column, was: Column = nothing) -> Column:
+        named = {"operation": operation, "key": key, "row": row, "was": was}
+        return F.struct(*(column.alias(name) for name, column in named.items()))
+
+    one = step(F.col("operation"), F.col("key"), F.col("value"))
+    new = step(F.lit("insert"), F.col("key"), F.col("value"), was)
+    gone = step(F.lit("delete"), was, nothing)
+    steps = F.when(moved, F.array(new, gone)).otherwise(F.array(one))
     each = changes.withColumn("each", F.explode(steps))
     flat = each.select("table", "xid", "unchanged", "each.*")
     reset = F.lit('{"headers":{"control":"reset"}}')
@@ -109,9 +138,13 @@ def _state_changes(changes: DataFrame) -> DataFrame:
 
 def _change() -> Column:
     """`{"type":…,"key":…,"value":…,"headers":…}`, the row as it came, without parsing it."""
-    partial = F.when(F.size("unchanged") > 0, F.col("unchanged"))  # TOAST that did not change
+    is_partial = (F.size("unchanged") > 0) & F.col("row").isNotNull()  # TOAST that did not change
+    partial = F.when(is_partial, F.col("unchanged"))
+    was = F.when(is_partial, _text("was"))
     txid = F.when(F.col("xid") > 0, F.col("xid").cast("string"))
-    headers = F.to_json(F.struct("operation", txid.alias("txid"), partial.alias("unchanged")))
+    headers = F.to_json(
+        F.struct("operation", txid.alias("txid"), partial.alias("unchanged"), was.alias("was"))
+    )
     named = F.to_json(F.struct(_name("table").alias("type"), _text("key").alias("key")))
     head = F.regexp_replace(named, r"\}$", "")
     row = F.when(F.col("row").isNotNull(), F.concat(F.lit(',"value":'), "row")).otherwise("")
@@ -123,8 +156,14 @@ def _map(column: str) -> Column:
 
 
 def _text(key: str) -> Column:
-    """A key as text: its value, or its values with a slash between."""
-    return F.array_join(F.map_values(_map(key)), "/")
+    """A key as text: its value, or its values with a slash between, which then is %2F in them."""
+    values = F.map_values(_map(key))
+    several = F.transform(values, lambda value: F.coalesce(_escaped(value), F.lit("%null")))
+    return F.array_join(F.when(F.size(values) == 1, values).otherwise(several), "/")
+
+
+def _escaped(value: Column) -> Column:
+    return F.replace(F.replace(value, F.lit("%"), F.lit("%25")), F.lit("/"), F.lit("%2F"))
 
 
 def _name(table: str) -> Column:
