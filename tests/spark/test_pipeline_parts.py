@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
+from headrace.cli.pipeline import app
 from headrace.client import Client, Settings, State
 from headrace.errors import BucketNotFound, HeadraceError
 from headrace.protocol.offsets import START
@@ -24,7 +27,7 @@ from headrace.spark.pipelines.progress import (
     read_progress,
 )
 from headrace.spark.pipelines.publishing import Publisher
-from headrace.spark.pipelines.runner import explain
+from headrace.spark.pipelines.runner import explain, main
 from headrace.spark.pipelines.stream_to_postgres import _wanted
 from headrace.testing.ports import free_port
 from headrace.testing.server import ServerProcess
@@ -42,7 +45,7 @@ def test_every_pipeline_has_its_name_a_summary_and_defaults() -> None:
 
 def config_file(tmp_path: Path, text: str) -> ConfigFile:
     path = tmp_path / "pipelines.toml"
-    path.write_text(text)
+    path.write_text(text, "utf-8", "surrogateescape")
     return ConfigFile.read(path)
 
 
@@ -67,11 +70,43 @@ def test_a_file_configures_each_pipeline_and_spark(
         ("[stream-to-postgres]\nstreams = 'a'", r"Expected `array`.*streams"),
         ("[stream-to-postgres]\ntoken = '${NOT_SET_ANYWHERE}'", "NOT_SET_ANYWHERE is not set"),
         ("[stream-to-postgres", "is not TOML"),
+        ("[stream-to-postgres]\nserver = '\udcff'", "is not UTF-8 at byte 31"),
+        ("[stream-to-postgres]\nmessages_per_batch = -1", "messages_per_batch must be 0 or more"),
+        ("stream-to-postgres = 3", "must be a table"),
+        ("[stream_to_postgres]", r"\[stream_to_postgres\] is no pipeline; there are archive, "),
+        ("spark = 3", "spark must be a table"),
+        ("[spark]\nexecutor.memory = '1g'", r"executor: Spark's own keys begin with spark\."),
+        ("[spark]\nspark.jars = ['a']", r"spark\.jars must be a text"),
+        ("[spark]\n'spark.x' = '${NOT_SET_ANYWHERE}'", "NOT_SET_ANYWHERE is not set"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_file(tmp_path, text).of(pipeline("stream-to-postgres"))
+
+
+def test_keys_of_spark_may_be_unquoted_and_hold_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY", "1g")
+    text = '[spark]\nspark.executor.memory = "${MEMORY}"\nspark.cores.max = 2\nspark.ui = true\n'
+    assert config_file(tmp_path, text).spark == {
+        "spark.executor.memory": "1g",
+        "spark.cores.max": "2",
+        "spark.ui": "true",
+    }
+
+
+def test_a_module_refuses_a_wrong_file_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pipelines.toml"
+    path.write_text("[archive]\nstreams = 'a'\n")
+    monkeypatch.setattr(sys, "argv", ["archive", "--config", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main(pipeline("archive"))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("archive: [archive] Expected `array`")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -125,6 +160,16 @@ def test_progress_of_a_process_that_is_gone_says_so(tmp_path: Path) -> None:
     assert found is not None
     assert found.state == DEAD
     assert read_progress(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("text", ['{"pipeline": "p", "pi', '{"other": 1}', "[]", "\udcff", ""])
+def test_a_file_that_is_no_progress_is_named(tmp_path: Path, text: str) -> None:
+    place = tmp_path / "archive"
+    place.mkdir()
+    (place / "progress.json").write_text(text, "utf-8", "surrogateescape")
+    told = CliRunner().invoke(app, ["status", "--state", str(tmp_path)])
+    assert told.exit_code == 2
+    assert f"{place}/progress.json is no progress of a pipeline" in told.output
 
 
 def test_a_trace_is_explained_by_the_error_at_its_heart() -> None:

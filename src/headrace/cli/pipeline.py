@@ -112,7 +112,13 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, one line each.")] = False,
 ) -> None:
     """Show state, rows, rows per second, lag and last error. Exit code 1 if one failed."""
-    found = [p for p in _all_progress(state) if name in (None, p.pipeline)]
+    _need_spark()
+    from headrace.spark.pipelines.progress import ProgressError
+
+    try:
+        found = [p for p in _all_progress(state) if name in (None, p.pipeline)]
+    except ProgressError as error:
+        fail(str(error), EXIT_REFUSED)
     if not found:
         fail(f"no pipeline has run under {state}.", EXIT_FAILED)
     for progress in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         if self.progress and not _STREAM_IN_BUCKET.fullmatch(self.progress):
             raise ValueError(f"progress must be /bucket/stream, or empty, not {self.progress!r}.")
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not value >= 0:
+                raise ValueError(f"{name} must be 0 or more, not {value}.")
 
 
 def local_postgres() -> str:
@@ -98,16 +102,45 @@ class ConfigFile:
             document = tomllib.loads(path.read_text("utf-8"))
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not UTF-8 at byte {error.start}.") from None
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not TOML: {error}.") from None
-        spark = {str(key): str(value) for key, value in document.pop("spark", {}).items()}
-        return cls(document, spark)
+        spark = document.pop("spark", {})
+        if not isinstance(spark, dict):
+            raise ConfigError("spark must be a table: [spark]")
+        _refuse_unknown(document)
+        return cls(document, dict(_spark_keys(_expanded(spark))))
 
     def of(self, pipeline: Pipeline) -> PipelineConfig:
         table = self.pipelines.get(pipeline.name, {})
         if not isinstance(table, dict):
             raise ConfigError(f"{pipeline.name} must be a table: [{pipeline.name}]")
         return pipeline.configure(table)
+
+
+def _refuse_unknown(tables: Iterable[str]) -> None:
+    from headrace.spark.pipelines import names
+
+    for table in tables:
+        if table not in names():
+            known = ", ".join(names())
+            raise ConfigError(f"[{table}] is no pipeline; there are {known}, and [spark].")
+
+
+def _spark_keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Spark's keys have dots, which unquoted are tables in tables to TOML."""
+    for key, value in table.items():
+        if not f"{prefix}{key}.".startswith("spark."):
+            raise ConfigError(f"[spark] {prefix}{key}: Spark's own keys begin with spark.")
+        if isinstance(value, Mapping):
+            yield from _spark_keys(value, f"{prefix}{key}.")
+        elif isinstance(value, bool):
+            yield prefix + key, str(value).lower()
+        elif isinstance(value, str | int | float):
+            yield prefix + key, str(value)
+        else:
+            raise ConfigError(f"[spark] {prefix}{key} must be a text, a number or a boolean.")
 
 
 def _expanded(value: Any) -> Any:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 PROGRESS_FILE = "progress.json"
 STARTING, RUNNING, STOPPED, FAILED, DEAD = "starting", "running", "stopped", "failed", "dead"
 
@@ -45,12 +47,19 @@ class Progress:
         new.replace(path)
 
 
+class ProgressError(ValueError):
+    """A file that should hold the progress of a pipeline does not."""
+
+
 def read_progress(state_dir: Path) -> Progress | None:
     """The last word of a pipeline, corrected if its process is gone without one."""
+    path = state_dir / PROGRESS_FILE
     try:
-        progress = Progress(**json.loads((state_dir / PROGRESS_FILE).read_text("utf-8")))
+        progress = msgspec.json.decode(path.read_bytes(), type=Progress)
     except FileNotFoundError:
         return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ProgressError(f"{path} is no progress of a pipeline: {error}") from None
     if progress.state in (STARTING, RUNNING) and not _is_alive(progress.pid):
         progress.state = DEAD
     return progress
@@ -59,7 +68,7 @@ def read_progress(state_dir: Path) -> Progress | None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

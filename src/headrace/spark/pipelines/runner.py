@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.awake import kept_awake
-from headrace.spark.pipelines.base import ConfigFile, Pipeline, PipelineConfig, Run
+from headrace.spark.pipelines.base import ConfigError, ConfigFile, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
 from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.session import build_session
@@ -34,6 +34,7 @@ _REPORT_SECS = 1.0
 _FIRST_PAUSE_SECS = 1.0
 _LAST_PAUSE_SECS = 30.0
 _STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pause
+_EXIT_REFUSED = 2
 _ERROR_CHARS_MAX = 2000
 
 Watcher = Callable[[Progress], None]
@@ -222,8 +223,12 @@ def main(pipeline: Pipeline) -> None:
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--state", type=Path, default=Path("data/pipelines"))
     given = parser.parse_args()
-    file = ConfigFile.read(given.config)
+    try:
+        file = ConfigFile.read(given.config)
+        config = file.of(pipeline)
+    except ConfigError as error:
+        parser.exit(_EXIT_REFUSED, f"{pipeline.name}: {error}\n")
     run = Run(given.once, given.state / pipeline.name)
-    progress = run_pipeline(pipeline, file.of(pipeline), run, spark_conf=file.spark)
+    progress = run_pipeline(pipeline, config, run, spark_conf=file.spark)
     if progress.last_error:
         sys.exit(f"{pipeline.name}: {progress.last_error}")
