@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,8 @@ _LAST_PAUSE_SECS = 30.0
 _STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pause
 _EXIT_REFUSED = 2
 _ERROR_CHARS_MAX = 2000
+_TRACE = "Traceback (most recent call last):"
+_QUERY_DETAILS = "\n=== Streaming Query ==="
 
 Watcher = Callable[[Progress], None]
 
@@ -200,18 +202,32 @@ def _stop_on_signals() -> threading.Event:
 
 def explain(error: BaseException) -> str:
     """The sentence a person needs out of Spark's pages of trace: the innermost Python error."""
-    text = str(error)
-    if not isinstance(error, StreamingQueryException) and "Traceback" not in text:
+    text = str(error).partition(_QUERY_DETAILS)[0]
+    raised = _raised(text.splitlines())
+    if raised:
+        ours = [line for line in raised if line.startswith("headrace.")]
+        text = (ours or raised)[-1]
+    elif isinstance(error, StreamingQueryException):
+        text = text.partition(" terminated with exception: ")[2] or text
+        text = text.partition("\n")[0]
+    else:
         return (text or repr(error))[:_ERROR_CHARS_MAX]
-    lines = [line.strip() for line in text.splitlines()]
-    raised = [
-        line
-        for line in lines
-        if line and not line.startswith(("at ", "File ", "Traceback", "^", "[", "===", "SQLSTATE"))
-    ]
-    ours = [line for line in raised if line.startswith(("headrace.", "pyspark.errors."))]
-    first = (ours or raised or lines)[0]
-    return first.split(" SQLSTATE")[0][:_ERROR_CHARS_MAX]
+    return text.split(" SQLSTATE")[0][:_ERROR_CHARS_MAX]
+
+
+def _raised(lines: Iterable[str]) -> list[str]:
+    """What each Python trace ends with: the first line that is not indented, and its detail."""
+    raised: list[str] = []
+    in_trace = in_error = False
+    for line in lines:
+        if line.endswith(_TRACE):
+            in_trace, in_error = True, False
+        elif in_trace and line and not line[0].isspace():
+            raised.append(line)
+            in_trace, in_error = False, True
+        elif in_error and line.startswith("DETAIL:"):
+            raised[-1] += " " + " ".join(line.split())
+    return raised
 
 
 def main(pipeline: Pipeline) -> None:
