@@ -1,7 +1,11 @@
-"""Several pipelines in one process: one that fails begins again, and the others go on."""
+"""Pipelines as a process: one that fails begins again, and a signal ends them cleanly."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -9,12 +13,17 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.client import Client
 from headrace.spark.pipelines.base import Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.job import Job, started
 from headrace.spark.pipelines.progress import STOPPED, read_progress
 from headrace.spark.pipelines.runner import Begun, Work, run_all
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow
+
+_DEADLINE_SECS = 120.0
 
 
 def test_one_that_fails_begins_again_while_the_others_go_on(
@@ -66,3 +75,53 @@ def test_one_that_may_not_begin_again_ends_the_others(spark: SparkSession, tmp_p
     begun = [Begun(work, may_begin_again=False) for work in works]
     run_all(spark, begun, threading.Event(), lambda progress: None)
     assert [each.progress.last_error for each in begun] == ["a wrong setting", None]
+
+
+def test_one_that_is_stopped_before_it_begins_has_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def unasked(session: SparkSession, config: PipelineConfig, run: Run) -> StreamingQuery:
+        raise AssertionError("begins all the same")
+
+    work = Work(Pipeline("a", "", PipelineConfig, unasked), PipelineConfig(), Run(False, tmp_path))
+    stopping = threading.Event()
+    stopping.set()
+    run_all(spark, [Begun(work, may_begin_again=False)], stopping, lambda progress: None)
+    progress = read_progress(tmp_path)
+    assert progress is not None
+    assert (progress.state, progress.last_error) == (STOPPED, None)
+
+
+@pytest.mark.parametrize("rows", [0, 1], ids=["while it starts", "while it runs"])
+def test_ctrl_c_ends_a_pipeline_cleanly(server: ServerProcess, tmp_path: Path, rows: int) -> None:
+    """The terminal sends SIGINT to the whole group: Java and its workers get it, too."""
+    with Client(server.url) as client:
+        stream = client.stream(f"ctrl-c-{rows}")
+        stream.create("application/json")
+        stream.append_json({"n": 1})
+    config, log, place = tmp_path / "c.toml", tmp_path / "log", tmp_path / "archive"
+    config.write_text(
+        f'[archive]\nserver = "{server.url}"\nstreams = ["ctrl-c-{rows}"]\n'
+        f'table = "{tmp_path / "lake"}"\n'
+    )
+    command = [sys.executable, "-m", "headrace.cli", "pipeline", "run", "archive"]
+    command += ["--master", "local[1]", "--config", str(config), "--state", str(tmp_path)]
+    with log.open("wb") as err:
+        running = subprocess.Popen(command, stderr=err, start_new_session=True)
+
+    def has_come_so_far() -> bool:
+        assert running.poll() is None, log.read_text()
+        progress = read_progress(place)
+        return progress is not None and progress.rows >= rows
+
+    try:
+        eventually(has_come_so_far, f"{rows} rows", _DEADLINE_SECS)
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(_DEADLINE_SECS) == 0, log.read_text()
+    finally:
+        running.kill()
+        running.wait()
+    progress = read_progress(place)
+    assert progress is not None
+    assert (progress.state, progress.last_error) == (STOPPED, None)
+    assert "Traceback" not in log.read_text()

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def run_pipelines(
     with ExitStack() as publishing:
         for each in begun:
             publishing.enter_context(each.publisher())
-        session = build_session(f"headrace {title}", master=master, conf=spark_conf)
+        session = _built(f"headrace {title}", master, spark_conf)
         goes_on = any(not work.run.once for work in works)
         try:
             with kept_awake(session) if goes_on else nullcontext():
@@ -126,6 +127,7 @@ class Begun:
                 self._follow(self._query, wait_secs, stopping)
             elif stopping.is_set():
                 self.is_over = True
+                self.progress.state = FAILED if self.progress.last_error else STOPPED
             elif time.monotonic() >= self._next_at:
                 self._begun_at = time.monotonic()
                 self._query = self._work.pipeline.start(session, self._work.config, self._work.run)
@@ -158,6 +160,16 @@ class Begun:
         self._next_at = time.monotonic() + pause
         sentence = f"{self.progress.pipeline} failed and begins again in {pause:g} s: "
         print(sentence + self.progress.last_error, file=sys.stderr, flush=True)
+
+
+def _built(title: str, master: str | None, conf: Mapping[str, str] | None) -> SparkSession:
+    """The session, built in a thread: in the main one Spark would take SIGINT for itself."""
+    with ThreadPoolExecutor(1) as aside:
+        session = aside.submit(build_session, title, master=master, conf=conf).result()
+    # Java knows the active session by thread, and finds data sources by it.
+    java = SparkSession._get_j_spark_session_class(session._jvm)
+    java.setActiveSession(session._jsparkSession)
+    return session
 
 
 def run_all(
