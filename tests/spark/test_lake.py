@@ -9,11 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.spark.lake.archives import IcebergArchive, find_archive, small_files
 from headrace.spark.lake.files import LakeError, write_files
 from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
+from headrace.spark.options import OptionError
+from headrace.spark.pipelines.runner import explain
+from headrace.spark.sources.lake import LakeSink
 
 SCHEMA = pa.schema(
     [
@@ -38,14 +43,18 @@ def table_of(kind: str, path: Path, partition_by: tuple[str, ...]) -> LakeTable:
 
 
 def add(table: LakeTable, batch: int, *given: tuple[str, int]) -> bool:
+    return commit(table, batch, rows(*given))
+
+
+def commit(table: LakeTable, batch: int, written: pa.RecordBatch) -> bool:
     files = write_files(
         table.data_dir,
         f"part-{batch}",
-        [rows(*given)],
+        [written],
         table.partition_by,
         keep_partition_columns=table.keeps_partition_columns,
     )
-    return table.commit(SCHEMA, "query", batch, files)
+    return table.commit(written.schema, "query", batch, files)
 
 
 def stored(table: LakeTable) -> list[dict[str, Any]]:
@@ -81,10 +90,110 @@ def test_a_file_per_partition_keeps_the_order_of_rows(tmp_path: Path) -> None:
     assert [pq.read_table(tmp_path / f.name)["n"].to_pylist() for f in files] == [[2, 4], [1, 3]]
 
 
-def test_other_partitions_than_the_table_has_are_refused(tmp_path: Path) -> None:
-    add(DeltaLake(tmp_path, ("session",)), 0, ("a", 1))
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("others", [("day",), ("session", "day"), ()])
+def test_other_partitions_than_the_table_has_are_refused(
+    kind: str, others: tuple[str, ...], tmp_path: Path
+) -> None:
+    add(table_of(kind, tmp_path, ("session",)), 0, ("a", 1))
     with pytest.raises(LakeError, match="partitioned by"):
-        add(DeltaLake(tmp_path, ("day",)), 1, ("a", 2))
+        table_of(kind, tmp_path, others).check(SCHEMA)
+    with pytest.raises(LakeError, match="partitioned by"):
+        add(table_of(kind, tmp_path, others), 1, ("a", 2))
+
+
+INT_AND_TEXT = pa.schema([("a", pa.int32()), ("b", pa.string())])
+REFUSED = {
+    "The column a is string here, and int32 in the table": pa.schema(
+        [("a", pa.string()), ("b", pa.string())]
+    ),
+    "The column a is int64 here, and int32 in the table": pa.schema(
+        [("a", pa.int64()), ("b", pa.string())]
+    ),
+    r"The column c \(list of binary\) is not in the table": INT_AND_TEXT.append(
+        pa.field("c", pa.list_(pa.binary()))
+    ),
+    r"The column b \(string\) of the table .* is missing": pa.schema([("a", pa.int32())]),
+}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("message", REFUSED)
+def test_rows_of_another_schema_are_refused(kind: str, message: str, tmp_path: Path) -> None:
+    table = table_of(kind, tmp_path / "events", ())
+    commit(table, 0, pa.RecordBatch.from_pylist([{"a": 1, "b": "x"}], schema=INT_AND_TEXT))
+    other = REFUSED[message]
+    with pytest.raises(LakeError, match=message):
+        table.check(other)
+    with pytest.raises(LakeError, match=message):
+        commit(table, 1, pa.RecordBatch.from_pylist([], schema=other))
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_columns_of_the_same_meaning_are_accepted(kind: str, tmp_path: Path) -> None:
+    inner = pa.struct([("x", pa.decimal128(10, 2)), ("y", pa.list_(pa.int8()))])
+    fields = [
+        pa.field("small", pa.int16()),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("local", pa.timestamp("us")),
+        pa.field("inner", inner),
+        pa.field("map", pa.map_(pa.string(), pa.list_(pa.binary()))),
+    ]
+    row = {"small": 1, "text": "é", "at": NOW, "local": datetime(2026, 11, 15), "map": [("k", [])]}
+    table = table_of(kind, tmp_path / "events", ())
+    first = pa.schema(fields)
+    assert commit(table, 0, pa.RecordBatch.from_pylist([row], schema=first))
+    assert commit(table, 1, pa.RecordBatch.from_pylist([row], schema=first))
+    table.check(pa.schema([field.with_nullable(True) for field in reversed(fields)]))
+
+
+def test_a_directory_holds_a_table_of_one_format(tmp_path: Path) -> None:
+    add(DeltaLake(tmp_path / "a", ()), 0, ("a", 1))
+    add(Iceberg.at(tmp_path / "b"), 0, ("a", 1))
+    with pytest.raises(LakeError, match="holds a Delta table, and iceberg was asked for"):
+        Iceberg.at(tmp_path / "a").check(SCHEMA)
+    with pytest.raises(LakeError, match="holds an Iceberg table, and delta was asked for"):
+        DeltaLake(tmp_path / "b", ()).check(SCHEMA)
+
+
+ODD_PLACES = ["with space", "ü", "v1.0", "100%", "per%20cent", "a?b", "a#b", "a;b", "a:b"]
+REFUSED_PLACES = {("delta", "per%20cent"), ("iceberg", "a?b"), ("iceberg", "a#b")}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("place", ODD_PLACES)
+def test_a_directory_may_have_any_name_or_is_refused(kind: str, place: str, tmp_path: Path) -> None:
+    path = tmp_path / place / place
+    table = DeltaLake(path, ("session",)) if kind == "delta" else Iceberg.at(path, ("session",))
+    assert find_archive(str(path)) is None
+    if (kind, place) in REFUSED_PLACES:
+        with pytest.raises(LakeError, match=rf"cannot hold an? {kind.title()} table: name it"):
+            table.check(SCHEMA)
+        return
+    table.check(SCHEMA)
+    add(table, 0, ("a", 1), ("b", 2))
+    add(table, 1, ("a", 3))
+    archive = find_archive(str(path))
+    assert archive is not None
+    archive.merge_files()
+    assert [row["n"] for row in stored(table)] == [1, 2, 3]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("name", ["events", "a.b.c", "a."])
+def test_a_name_in_a_catalog_has_one_namespace(name: str, tmp_path: Path) -> None:
+    options = {"path": str(tmp_path / "events"), "tableFormat": "iceberg", "table": name}
+    with pytest.raises(OptionError, match="is a namespace and a name, such as headrace.events"):
+        LakeSink(options).streamWriter(StructType([StructField("n", LongType())]), False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_catalog_without_a_table_is_no_archive(tmp_path: Path) -> None:
+    lake = Iceberg.at(tmp_path)
+    lake.catalog().engine.dispose()
+    assert lake.catalog_file.is_file()
+    assert find_archive(str(tmp_path)) is None
 
 
 def test_what_is_added_while_files_are_merged_stays_and_old_versions_can_be_read(
@@ -138,3 +247,24 @@ def test_spark_writes_a_table_and_a_batch_done_again_adds_nothing(
     table = DeltaTable(str(tmp_path / "events"))
     assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [1, 2]
     assert len(list((tmp_path / "events").glob("*.parquet"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_spark_writes_nothing_of_rows_of_another_schema(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    def write(values: str, columns: str) -> None:
+        frame = spark.sql(f"select * from values {values} as t({columns})")
+        writer = frame.write.format("headrace_lake").mode("append").option("tableFormat", kind)
+        writer.option("path", str(tmp_path / "events")).save()
+
+    write("(1, 'x')", "a, b")
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    with pytest.raises(PySparkException) as caught:
+        write("('1', 'x')", "a, b")
+    assert "LakeError: The column a is string here, and int32 in the table" in explain(caught.value)
+    with pytest.raises(PySparkException, match=r"The column c \(int32\) is not in the table"):
+        write("(1, 'x', 5)", "a, b, c")
+    write("(2, 'y')", "a, b")
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from headrace.spark.lake.files import LakeError, remove_files, write_files
-from headrace.spark.lake.tables import Iceberg
+from headrace.spark.lake.tables import Iceberg, location, partitions_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -53,7 +53,8 @@ def find_archive(path: str) -> Archive | None:
     if DeltaTable.is_deltatable(str(place)):
         return DeltaArchive(str(place))
     lake = Iceberg.at(place)
-    return IcebergArchive(lake) if lake.catalog_file.is_file() else None
+    with lake.opened() as table:
+        return IcebergArchive(lake) if table is not None else None
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,10 @@ class IcebergArchive:
 
     @contextmanager
     def _opened(self) -> Iterator[Table]:
-        from pyiceberg.exceptions import NoSuchTableError
-
-        catalog = self.lake.catalog()
-        try:
-            yield catalog.load_table(self.lake.name)
-        except NoSuchTableError:
-            raise LakeError(f"{self.lake.path} has a catalog without the table archived.") from None
-        finally:
-            catalog.engine.dispose()
+        with self.lake.opened() as table:
+            if table is None:
+                raise LakeError(f"{self.lake.path} is no longer there.")
+            yield table
 
     def version(self) -> int:
         with self._opened() as table:
@@ -112,7 +108,7 @@ class IcebergArchive:
 
     def streams(self, version: int) -> list[str]:
         with self._opened() as table:
-            names = _partition_columns(table)
+            names = partitions_of(table)
             if "stream" not in names:
                 raise LakeError(_NOT_BY_STREAM)
             place = names.index("stream")
@@ -144,7 +140,7 @@ class IcebergArchive:
         written = write_files(
             directory, "merged", rows.to_batches(), (), keep_partition_columns=True
         )
-        paths = iter([(directory.resolve() / file.name).as_uri() for file in written])
+        paths = iter([location(directory / file.name) for file in written])
         try:
             with table.transaction() as change, change.update_snapshot().overwrite() as swap:
                 for file in files:
@@ -155,15 +151,10 @@ class IcebergArchive:
             remove_files(directory, written)  # somebody was faster: the next time will do
 
 
-def _partition_columns(table: Table) -> list[str]:
-    schema = table.schema()
-    return [schema.find_column_name(field.source_id) or "" for field in table.spec().fields]
-
-
 def small_files(table: Table) -> list[list[DataFile]]:
     """Those of each partition that has several."""
     found: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
-    count = len(_partition_columns(table))
+    count = len(partitions_of(table))
     for task in table.scan().plan_files():
         if task.file.file_size_in_bytes <= _SMALL_BYTES_MAX:
             found[tuple(task.file.partition[n] for n in range(count))].append(task.file)

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
 import pyarrow as pa
 
-from headrace.spark.lake.files import LakeError, LakeFile
+from headrace.spark.lake.checks import (
+    check_columns,
+    check_delta_place,
+    check_iceberg_place,
+    check_partitions,
+)
+from headrace.spark.lake.files import LakeFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
+
+_INT_BITS_MIN = 32  # of Iceberg, which has no smaller whole number
 
 
 class LakeTable(Protocol):
@@ -35,6 +45,9 @@ class LakeTable(Protocol):
 
     @property
     def data_dir(self) -> Path: ...
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse rows that the table, if it is there, would not hold as they are."""
 
     def commit(self, schema: pa.Schema, query: str, batch: int, files: Sequence[LakeFile]) -> bool:
         """Add the files; False if this batch of this query is in already."""
@@ -53,6 +66,17 @@ class DeltaLake:
     def data_dir(self) -> Path:
         return self.path
 
+    def check(self, schema: pa.Schema) -> None:
+        from deltalake import DeltaTable
+
+        check_delta_place(self.path)
+        if DeltaTable.is_deltatable(str(self.path)):
+            self._check(DeltaTable(str(self.path)), schema)
+
+    def _check(self, table: DeltaTable, schema: pa.Schema) -> None:
+        check_partitions(self.path, table.metadata().partition_columns, self.partition_by)
+        check_columns(self.path, pa.schema(table.schema().to_arrow()), schema)
+
     def commit(self, schema: pa.Schema, query: str, batch: int, files: Sequence[LakeFile]) -> bool:
         from deltalake import CommitProperties, DeltaTable, Transaction
         from deltalake.transaction import AddAction
@@ -60,11 +84,7 @@ class DeltaLake:
         table = DeltaTable.create(
             str(self.path), schema, mode="ignore", partition_by=list(self.partition_by)
         )
-        if table.metadata().partition_columns != list(self.partition_by):
-            raise LakeError(
-                f"{self.path} is partitioned by {table.metadata().partition_columns}, not by "
-                f"{list(self.partition_by)}. Use the same partitions, or another table."
-            )
+        self._check(table, schema)
         if _is_in_delta(table, query, batch):
             return False
         now_ms = int(time.time() * 1000)
@@ -109,11 +129,22 @@ class Iceberg:
     @classmethod
     def at(cls, path: Path, partition_by: tuple[str, ...] = ()) -> Iceberg:
         """The table of a directory, with its catalog inside and the directory's name."""
-        return cls(path, partition_by, path / "catalog.db", f"headrace.{path.name}")
+        name = path.name.replace(".", "_")  # a dot would be a namespace's end
+        return cls(path, partition_by, path / "catalog.db", f"headrace.{name}")
 
     @property
     def data_dir(self) -> Path:
         return self.path / "data"
+
+    def check(self, schema: pa.Schema) -> None:
+        check_iceberg_place(self.path)
+        with self.opened() as table:
+            if table is not None:
+                self._check(table, schema)
+
+    def _check(self, table: Table, schema: pa.Schema) -> None:
+        check_partitions(self.path, partitions_of(table), self.partition_by)
+        check_columns(self.path, table.schema().as_arrow(), schema, _INT_BITS_MIN)
 
     def commit(self, schema: pa.Schema, query: str, batch: int, files: Sequence[LakeFile]) -> bool:
         catalog = self.catalog()
@@ -122,12 +153,24 @@ class Iceberg:
         finally:
             catalog.engine.dispose()
 
+    @contextmanager
+    def opened(self) -> Iterator[Table | None]:
+        """The table if it is there; nothing is made if not."""
+        if not self.catalog_file.is_file():
+            yield None
+            return
+        catalog = self.catalog()
+        try:
+            yield catalog.load_table(self.name) if catalog.table_exists(self.name) else None
+        finally:
+            catalog.engine.dispose()
+
     def catalog(self) -> SqlCatalog:
         from pyiceberg.catalog.sql import SqlCatalog
 
         self.catalog_file.parent.mkdir(parents=True, exist_ok=True)
-        place = self.path.resolve().as_uri()
-        return SqlCatalog("headrace", uri=f"sqlite:///{self.catalog_file}", warehouse=place)
+        database = f"sqlite:///{quote(str(self.catalog_file))}"
+        return SqlCatalog("headrace", uri=database, warehouse=location(self.path))
 
     def _commit(
         self,
@@ -138,9 +181,10 @@ class Iceberg:
         files: Sequence[LakeFile],
     ) -> bool:
         table = self._table(catalog, schema)
+        self._check(table, schema)
         if _is_in_iceberg(table, query, batch):
             return False
-        paths = [(self.data_dir.resolve() / file.name).as_uri() for file in files]
+        paths = [location(self.data_dir / file.name) for file in files]
         if paths:
             with table.transaction() as change:
                 change.add_files(paths, check_duplicate_files=False)
@@ -148,25 +192,32 @@ class Iceberg:
         return True
 
     def has(self, query: str, batch: int) -> bool:
-        catalog = self.catalog()
-        try:
-            return catalog.table_exists(self.name) and _is_in_iceberg(
-                catalog.load_table(self.name), query, batch
-            )
-        finally:
-            catalog.engine.dispose()
+        with self.opened() as table:
+            return table is not None and _is_in_iceberg(table, query, batch)
 
     def _table(self, catalog: SqlCatalog, schema: pa.Schema) -> Table:
         namespace = self.name.rpartition(".")[0]
         catalog.create_namespace_if_not_exists(namespace)
         if catalog.table_exists(self.name):
             return catalog.load_table(self.name)
-        location = self.path.resolve().as_uri()
-        creation = catalog.create_table_transaction(self.name, schema, location=location)
+        place = location(self.path)
+        creation = catalog.create_table_transaction(self.name, schema, location=place)
         with creation as new, new.update_spec() as spec:
             for column in self.partition_by:
                 spec.add_identity(column)
         return catalog.load_table(self.name)
+
+
+def location(path: Path) -> str:
+    """As Iceberg keeps it: nothing is percent-encoded, and nothing decoded."""
+    return f"file://{path.resolve()}"
+
+
+def partitions_of(table: Table) -> list[str]:
+    """The columns, each with what is done to it, if anything is."""
+    schema = table.schema()
+    named = [(schema.find_column_name(f.source_id) or "", f.transform) for f in table.spec().fields]
+    return [name if str(how) == "identity" else f"{how}({name})" for name, how in named]
 
 
 def _mark(query: str) -> str:

@@ -5,6 +5,7 @@ Tasks write files that nobody sees; the driver's one commit shows them all or no
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,12 +53,17 @@ class LakeSink(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        return StreamWriter(_table(Options(NAME, self.options, OPTIONS), schema), schema)
+        return StreamWriter(self._checked_table(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise OptionError("headrace_lake only adds: write with mode append.")
-        return BatchWriter(_table(Options(NAME, self.options, OPTIONS), schema), schema)
+        return BatchWriter(self._checked_table(schema), schema)
+
+    def _checked_table(self, schema: StructType) -> LakeTable:
+        table = _table(Options(NAME, self.options, OPTIONS), schema)
+        table.check(_arrow(schema))
+        return table
 
 
 def _table(options: Options, schema: StructType) -> LakeTable:
@@ -70,7 +76,16 @@ def _table(options: Options, schema: StructType) -> LakeTable:
         return DeltaLake(path, partition_by)
     usual = Iceberg.at(path, partition_by)
     catalog = Path(options.text("catalog", str(usual.catalog_file))).absolute()
-    return Iceberg(path, partition_by, catalog, options.text("table", usual.name))
+    name = options.text("table", usual.name)
+    if not re.fullmatch(r"[^.]+\.[^.]+", name):
+        raise OptionError(
+            f"The option table is a namespace and a name, such as headrace.events: {name!r}."
+        )
+    return Iceberg(path, partition_by, catalog, name)
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 class _Writer:
@@ -96,9 +111,8 @@ class _Writer:
         files = [file for message in written for file in message.files]
         if not files:
             return
-        schema = to_arrow_schema(self._schema, timezone="UTC")
         try:
-            is_new = self._table.commit(schema, written[0].query, batch, files)
+            is_new = self._table.commit(_arrow(self._schema), written[0].query, batch, files)
         except OSError as error:
             raise LakeError(no_place(self._table.data_dir, error)) from error
         if not is_new:
