@@ -101,3 +101,36 @@ def test_a_stream_that_holds_messages_is_not_replayed_into(
     missing = replay.Config(server=server, table=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="is not a Delta table and holds no Iceberg"):
         run(replay, spark, missing, tmp_path / "other")
+
+
+def test_a_replay_that_is_another_needs_another_state(
+    spark: SparkSession, http: httpx.Client, tmp_path: Path
+) -> None:
+    put(http, "course/a", b"1")
+    put(http, "course/used", b"2")
+    server, table = str(http.base_url).rstrip("/"), str(tmp_path / "table")
+    config = archive.Config(server=server, streams=("course/a",), table=table)
+    run(archive, spark, config, tmp_path / "archive")
+
+    def replayed(**other: Any) -> None:
+        back = replay.Config(server=server, table=table, **{"to": "course/back"} | other)
+        run(replay, spark, back, tmp_path / "replay")
+
+    with pytest.raises(ConfigError, match="holds no stream 'course/misspelt'"):
+        replayed(streams=("course/misspelt",), to="course/used")
+    with pytest.raises(ConfigError, match="course/used holds messages already"):
+        replayed(to="course/used")
+    replayed()
+    replayed()
+    changes: tuple[dict[str, Any], ...] = (
+        {"to": "course/used"},
+        {"streams": ("course/a",)},
+        {"producer": "other"},
+    )
+    for change in changes:
+        with pytest.raises(ConfigError, match=f"with another {next(iter(change))}: .*--state"):
+            replayed(**change)
+    assert values(http, "course/back", "course/used") == {
+        "course/back": [b"1"],
+        "course/used": [b"2"],
+    }

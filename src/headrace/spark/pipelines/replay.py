@@ -1,8 +1,8 @@
 """`replay`: a lake table that `archive` wrote, back into streams, each in its order.
 
-What is replayed is one version of the table, noted before the first message is written. Every
-append is stamped with that version, so a replay that is interrupted goes on where it was. Streams
-that hold something already are not touched.
+What is replayed is one version of the table, noted before the first message is written, together
+with where it goes. Every append is stamped with that version, so a replay that is interrupted goes
+on where it was. Streams that hold something already are not touched.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
 def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
     """Write every stream; how many messages."""
     archive = open_archive(config.table)
-    version = _noted(state_dir)
+    version = _noted_version(state_dir, config)
     if version is None:
         version = archive.version()
         refuse_used(config, plan(archive, version, config))
         state_dir.mkdir(parents=True, exist_ok=True)
-        (state_dir / VERSION_FILE).write_text(json.dumps({"version": version}), "utf-8")
+        noted = {"version": version} | _course(config)
+        (state_dir / VERSION_FILE).write_text(json.dumps(noted), "utf-8")
     streams = plan(archive, version, config)
     if not streams:
         return 0
@@ -67,7 +68,7 @@ def open_archive(path: str) -> Archive:
     found = find_archive(path)
     if found is None:
         raise ConfigError(
-            f"{Path(path).absolute()} is not a Delta table and holds no Iceberg catalog; archive "
+            f"{Path(path).absolute()} is not a Delta table and holds no Iceberg table; archive "
             "writes either."
         )
     return found
@@ -76,6 +77,9 @@ def open_archive(path: str) -> Archive:
 def plan(archive: Archive, version: int, config: Config) -> list[Replayed]:
     """The streams of a table, which is partitioned by them."""
     names = archive.streams(version)
+    missing = [name for name in config.streams if name not in names]
+    if missing:
+        raise ConfigError(f"streams: the table {config.table} holds no stream {missing[0]!r}.")
     wanted = [name for name in names if not config.streams or name in config.streams]
     found = [Replayed(name, config.to.replace("{stream}", name)) for name in wanted]
     if len({each.target for each in found}) < len(found):
@@ -98,11 +102,29 @@ def refuse_used(config: Config, streams: list[Replayed]) -> None:
         raise ConfigError(f"The stream {used[0]} holds messages already. Replay to another name.")
 
 
-def _noted(state_dir: Path) -> int | None:
+def _course(config: Config) -> dict[str, object]:
+    """What has to stay as it is for appends to be the same when they come again."""
+    return {
+        "server": config.server,
+        "table": str(Path(config.table).absolute()),
+        "streams": sorted(config.streams),
+        "to": config.to,
+        "producer": config.producer,
+    }
+
+
+def _noted_version(state_dir: Path, config: Config) -> int | None:
     try:
-        return int(json.loads((state_dir / VERSION_FILE).read_text("utf-8"))["version"])
+        noted = json.loads((state_dir / VERSION_FILE).read_text("utf-8"))
     except FileNotFoundError:
         return None
+    for key, now in _course(config).items():
+        if noted.get(key) != now:
+            raise ConfigError(
+                f"{state_dir} is the state of a replay with another {key}: {noted.get(key)!r}, not "
+                f"{now!r}. Set it back, or use another --state."
+            )
+    return int(noted["version"])
 
 
 @dataclass(frozen=True)
