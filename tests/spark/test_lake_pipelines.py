@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from headrace.spark.lake.tables import Iceberg
 from headrace.spark.pipelines import archive, replay
 from headrace.spark.pipelines.base import ConfigError, Run
+from headrace.spark.pipelines.runner import explain
 from tests.spark.helpers import batch_rows, post, put
 
 pytestmark = pytest.mark.slow
@@ -50,6 +53,14 @@ def files_of(table: Path) -> int:
         return len(list(scan.plan_files()))
     finally:
         catalog.engine.dispose()
+
+
+def rows_of(table: Path) -> pa.Table:
+    if DeltaTable.is_deltatable(str(table)):
+        return DeltaTable(str(table)).to_pyarrow_table()
+    with Iceberg.at(table).opened() as found:
+        assert found is not None
+        return found.scan().to_arrow()
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -134,3 +145,33 @@ def test_a_replay_that_is_another_needs_another_state(
         "course/back": [b"1"],
         "course/used": [b"2"],
     }
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_an_archive_keeps_its_format_its_kind_of_value_and_its_state(
+    spark: SparkSession, http: httpx.Client, tmp_path: Path, kind: Literal["delta", "iceberg"]
+) -> None:
+    name, table = f"kept-{kind}", str(tmp_path / "table")
+    put(http, name, b"1")
+
+    def archived(state: str = "archive", **other: Any) -> None:
+        told = {"streams": (name,), "format": kind, "table": table} | other
+        config = archive.Config(server=str(http.base_url).rstrip("/"), **told)
+        run(archive, spark, config, tmp_path / state)
+
+    archived()
+    post(http, name, b"2")
+    with pytest.raises(StreamingQueryException) as caught:
+        archived(value="binary")
+    assert "The column value is binary here, and string in the table" in explain(caught.value)
+    assert "name another table" in explain(caught.value)
+    other = "iceberg" if kind == "delta" else "delta"
+    with pytest.raises(StreamingQueryException, match=f"and {other} was asked for"):
+        archived(format=other)
+    for chosen in ({}, {"pattern": "kept-.*"}):
+        with pytest.raises(ConfigError, match=f"holds messages of the stream {name} already"):
+            archived("lost", **chosen)
+    archived("latest", starting="latest")
+    archived("elsewhere", table=str(tmp_path / "other"))
+    archived()
+    assert sorted(rows_of(Path(table))["value"].to_pylist()) == ["1", "2"]

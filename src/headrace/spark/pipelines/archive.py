@@ -5,6 +5,7 @@ Small files of past batches are merged while it runs, and when it starts.
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Literal
 
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.lake.archives import find_archive
+from headrace.spark.lake.files import LakeError
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.reading import StreamsConfig, messages
 
@@ -30,6 +32,8 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     if config.time and not config.time.startswith("$."):
         raise ConfigError(f"time: {config.time!r} is no path such as $.at.")
+    if config.starting == "earliest" and not _has_begun(run):
+        refuse_archived(config)
     merge_files(config)
     writer = (
         rows(messages(spark, config, config.value), config)
@@ -53,6 +57,34 @@ def rows(read: DataFrame, config: Config) -> DataFrame:
     return read.select(
         "stream", F.date_format(day, "yyyy-MM-dd").alias("day"), "offset", "content_type", "value"
     )
+
+
+def refuse_archived(config: Config) -> None:
+    """Without the state that went with the table, all that is in it would come again."""
+    found = find_archive(config.table)
+    try:
+        names = found.streams(found.version()) if found else []
+    except LakeError:  # there is no table yet, or none of archive's, which the sink refuses
+        return
+    held = [name for name in names if _is_chosen(name, config)]
+    if held:
+        raise ConfigError(
+            f"The table {config.table} holds messages of the stream {held[0]} already, and this "
+            "--state has none of its own. Use the state it was archived with, name another table, "
+            'or set starting = "latest" to archive only what comes from now on.'
+        )
+
+
+def _has_begun(run: Run) -> bool:
+    return any((run.state_dir / "checkpoint" / "offsets").glob("*"))
+
+
+def _is_chosen(name: str, config: Config) -> bool:
+    if config.bucket:
+        return name.startswith(f"/{config.bucket}/{config.prefix}")
+    if config.pattern:
+        return re.fullmatch(config.pattern, name) is not None
+    return name in config.streams
 
 
 def merge_files(config: Config) -> None:
