@@ -55,6 +55,28 @@ def test_a_batch_is_read_parsed_and_written(
     assert stored(http, f"{name}/out") == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 
+def test_a_batch_read_of_nothing_has_no_rows(
+    spark: SparkSession, http: httpx.Client, name: str
+) -> None:
+    put(http, f"{name}/empty")
+    end = put(http, f"{name}/full", b"[1,2]")
+    http.put("/spark-session-empty")
+    nothing = [
+        {"subscribe": f"{name}/empty"},
+        {"subscribe": f"{name}/full", "startingOffsets": "latest"},
+        {
+            "subscribe": f"{name}/full",
+            "startingOffsets": json.dumps({f"{name}/full": end}),
+            "endingOffsets": json.dumps({f"{name}/full": "-1"}),
+        },
+        {"subscribePattern": f"{name}/none"},
+        {"bucket": "spark-session-empty"},
+    ]
+    for options in nothing:
+        rows = spark.read.format("headrace").options(url=str(http.base_url), **options).load()
+        assert rows.collect() == [], options
+
+
 def test_a_stream_is_copied_over_restarts_and_only_once(
     spark: SparkSession, http: httpx.Client, name: str, tmp_path: Path
 ) -> None:
