@@ -204,6 +204,21 @@ def test_foreach_batch_can_upsert_exactly_once(spark: SparkSession, database: st
     assert rows(database, "select * from totals order by 1") == [(1, 1000), (2, 2000)]
 
 
+def test_overwriting_a_table_is_refused(spark: SparkSession, database: str, tmp_path: Path) -> None:
+    execute(database, "create table events (id bigint)", "insert into events values (7)")
+    options = {"url": database, "table": "events"}
+    frame = spark.range(2)
+    with pytest.raises(Exception, match="replaces no table: write with mode append"):
+        frame.write.format("headrace_postgres").mode("overwrite").options(**options).save()
+    counted = (
+        spark.readStream.format("rate").load().groupBy().count().withColumnRenamed("count", "id")
+    )
+    query = counted.writeStream.format("headrace_postgres").outputMode("complete")
+    with pytest.raises(Exception, match="write with output mode append, or give keys"):
+        query.options(**options, checkpointLocation=str(tmp_path)).start().awaitTermination(60)
+    assert rows(database, "select id from events") == [(7,)]
+
+
 def test_a_batch_begun_before_a_restart_goes_on_only_with_the_partitions_it_had(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:

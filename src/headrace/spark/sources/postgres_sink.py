@@ -54,10 +54,14 @@ class PostgresSink(DataSource):
     ) -> DataSourceStreamArrowWriter:
         settle()
         sink = _Sink(Options(NAME, self.options, OPTIONS), schema)
+        if overwrite and not sink.target.keys:
+            raise OptionError(f"{NAME} only adds: write with output mode append, or give keys.")
         sink.make_ready()
         return StreamWriter(sink)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise OptionError(f"{NAME} replaces no table: write with mode append.")
         options = Options(NAME, self.options, OPTIONS)
         sink = _Sink(options, schema)
         sink.make_ready()
