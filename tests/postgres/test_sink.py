@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -237,3 +238,23 @@ def test_lists_and_bytes_have_their_own_columns(database: str) -> None:
     with psycopg.connect(database) as connection:
         found = connection.execute("select tags, raw from events").fetchone()
     assert found == (["a", None, 'b"\\'], b"\x00\xff")
+
+
+def test_intervals_and_the_elements_of_lists_arrive_as_they_are(database: str) -> None:
+    long, short = timedelta(days=40_000, microseconds=5), -timedelta(hours=1, milliseconds=20)
+    with psycopg.connect(database) as connection:
+        connection.execute("create table events (lasted interval, steps interval[], raws bytea[])")
+    columns = {
+        "lasted": pa.array([long, short, None], pa.duration("us")),
+        "steps": pa.array([[long, None, short], [], None], pa.list_(pa.duration("us"))),
+        "raws": pa.array([[b"\x00\xff", None, b"\\"], [b""], None], pa.list_(pa.binary())),
+    }
+    rows = pa.RecordBatch.from_pydict(columns)
+    write(Target(database, "events", ("lasted", "steps", "raws")), None, [rows])
+    with psycopg.connect(database) as connection:
+        found = connection.execute("select lasted, steps, raws from events").fetchall()
+    assert found == [
+        (long, [long, None, short], [b"\x00\xff", None, b"\\"]),
+        (short, [], [b""]),
+        (None, None, None),
+    ]

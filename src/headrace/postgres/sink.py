@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -245,20 +246,40 @@ def _csv(batch: pa.RecordBatch) -> bytes:
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        texts = [None if v is None else "\\x" + v.hex() for v in column.to_pylist()]
-        return pa.array(texts, pa.string())
-    if pa.types.is_nested(column.type):
-        texts = [None if v is None else _literal(v) for v in column.to_pylist()]
-        return pa.array(texts, pa.string())
-    return column
+    kind = column.type
+    if pa.types.is_nested(kind):
+        write_value: Callable[[Any], str] = _literal
+    elif any(is_kind(kind) for is_kind in _WITHOUT_CSV):
+        write_value = _plain
+    else:
+        return column
+    texts = [None if v is None else write_value(v) for v in column.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+# What Arrow does not write into CSV, or writes as a bare number of microseconds.
+_WITHOUT_CSV = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_duration)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    return _interval(value) if isinstance(value, timedelta) else str(value)
+
+
+def _interval(value: timedelta) -> str:
+    """In hours: a day of an interval is no 24 hours to Postgres."""
+    micros = value // timedelta(microseconds=1)
+    secs, micros_left = divmod(abs(micros), 1_000_000)
+    sign = "-" if micros < 0 else ""
+    return f"{sign}{secs // 3600}:{secs // 60 % 60:02}:{secs % 60:02}.{micros_left:06}"
 
 
 def _literal(value: Any) -> str:
     """A list as a Postgres array literal."""
     if not isinstance(value, list):
         raise SinkError("Only lists and plain values can be written; turn structs into JSON first.")
-    return "{" + ",".join("NULL" if item is None else _quoted(str(item)) for item in value) + "}"
+    return "{" + ",".join("NULL" if item is None else _quoted(_plain(item)) for item in value) + "}"
 
 
 def _quoted(text: str) -> str:
