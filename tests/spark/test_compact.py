@@ -120,3 +120,13 @@ def test_messages_that_are_no_changes_are_not_thrown_away(
     assert http.get("/mixed-bucket/a", params={"offset": "-1"}).status_code == 200
     with pytest.raises(ConfigError, match="streams in buckets"):
         run(compact, spark, compact.Config(server=server), tmp_path)
+
+
+def test_a_stream_that_is_named_and_not_there_is_an_error(
+    spark: SparkSession, http: httpx.Client, tmp_path: Path
+) -> None:
+    http.put("/named-bucket")
+    server = str(http.base_url).rstrip("/")
+    config = compact.Config(server=server, streams=("/named-bucket/nope",))
+    with pytest.raises(ConfigError, match="/named-bucket/nope cannot be compacted"):
+        run(compact, spark, config, tmp_path)

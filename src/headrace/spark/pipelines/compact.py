@@ -13,6 +13,7 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.client.ranges import Tail
 from headrace.client.settings import Settings
 from headrace.client.state import STATE_MEDIA_TYPE, State
 from headrace.errors import OffsetTrimmed, SnapshotMismatch
@@ -85,6 +86,8 @@ def due_streams(config: Config) -> list[Due]:
     try:
         names = sorted(selection_of(options, server).names())
         tails = server.tails({"stream": name} for name in names)
+        if options.subscribe:
+            _check_all_there(tails)
         known = [tail for tail in tails if tail.problem is None]
         kept = server.tails({"stream": t.stream, "from": t.earliest_offset} for t in known)
     finally:
@@ -96,6 +99,12 @@ def due_streams(config: Config) -> list[Due]:
         and media_type(tail.content_type) == JSON
         and (tail.messages >= config.messages_min or tail.bytes >= config.bytes_min)
     ]
+
+
+def _check_all_there(tails: list[Tail]) -> None:
+    for tail in tails:
+        if tail.problem is not None:
+            raise ConfigError(f"{tail.stream} cannot be compacted: {tail.detail}")
 
 
 @dataclass(frozen=True)
