@@ -8,7 +8,7 @@ import pytest
 
 from headrace.client import Settings
 from headrace.postgres.ledger import Claim, digest, prepare
-from headrace.postgres.sink import write
+from headrace.postgres.sink import Rejected, write
 from headrace.spark.quarantine import Quarantine
 from tests.postgres.test_sink import batch, target
 from tests.spark.helpers import stored
@@ -35,3 +35,17 @@ def test_a_new_checkpoint_sets_its_own_bad_records_aside(http: httpx.Client, dat
         put(query, number, row_id)
     aside = stored(http, "quarantine/checkpoints")
     assert [record["record"]["id"] for record in aside] == [1, 2, 3]
+
+
+def test_a_record_larger_than_the_server_takes_goes_aside_cut(http: httpx.Client) -> None:
+    quarantine = Quarantine(Settings(url=str(http.base_url)), "quarantine/large")
+    row = {"stream_name": "s" * 200, "ds_offset": "0_1", "payload": '"' * (9 * 1024 * 1024)}
+    claim = Claim("w", "query", 0, 0)
+    bad = [Rejected(row, "x"), Rejected({"payload": "small", "raw": b"\xff"}, "y")]
+    for _ in range(2):
+        quarantine.of(claim).send(bad)
+    large, small = stored(http, "quarantine/large")
+    assert large["cut"] == {"payload": len(row["payload"])}
+    assert (large["reason"], large["record"].pop("payload")[:500]) == ("x", '"' * 500)
+    assert large["record"] == {"stream_name": "s" * 200, "ds_offset": "0_1"}
+    assert small == {"reason": "y", "record": {"payload": "small", "raw": "/w=="}}

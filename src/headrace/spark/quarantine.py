@@ -6,8 +6,7 @@ neither lost nor doubled when the batch comes again.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import Client, ProducerStamp, Settings, Stream
-from headrace.errors import StreamNotFound
+from headrace.errors import BodyTooLarge, StreamNotFound
 from headrace.postgres.ledger import Claim
 from headrace.postgres.sink import Rejected
 
 _ROWS_PER_APPEND = 200
 _APPEND_BYTES_MAX = 1024 * 1024
+_CUT_APPEND_BYTES_MAX = 64 * 1024  # of records that the server does not take whole
+_CUT_CHARS_MIN = 512  # a stream's name and an offset stay whole
+_JSON_BYTES_PER_CHAR_MAX = 6  # \u0000
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,22 @@ class Aside:
 
     def send(self, rejected: list[Rejected]) -> None:
         """Append what was sifted and what Postgres refused."""
-        records = [_record(bad) for bad in (*self._sifted, *rejected)]
-        self.sent = len(records)
-        if not records:
+        bad = [*self._sifted, *rejected]
+        self.sent = len(bad)
+        if not bad:
             return  # a client is made only where it is needed: most batches are good
         with Client(settings=self._quarantine.settings) as client:
             stream = client.stream(self._quarantine.stream)
-            for seq, chunk in enumerate(_chunks(records)):
-                self._append(stream, b"[" + b",".join(chunk) + b"]", seq)
+            for seq, chunk in enumerate(_chunks(bad)):
+                self._append_chunk(stream, chunk, seq)
+
+    def _append_chunk(self, stream: Stream, chunk: list[Rejected], seq: int) -> None:
+        try:
+            self._append(stream, _array(_record(bad) for bad in chunk), seq)
+        except BodyTooLarge:
+            # Under the same number: whichever of the two is in, the chunk is in.
+            share = _CUT_APPEND_BYTES_MAX // len(chunk)
+            self._append(stream, _array(_cut_record(bad, share) for bad in chunk), seq)
 
     def _append(self, stream: Stream, body: bytes, seq: int) -> None:
         stamp = None
@@ -81,23 +91,40 @@ class Aside:
             stream.append(body, producer=stamp)
 
 
-def _chunks(records: list[bytes]) -> Iterator[list[bytes]]:
+def _chunks(records: list[Rejected]) -> Iterator[list[Rejected]]:
     """By fixed rules, so that a batch that comes again is cut alike."""
-    chunk: list[bytes] = []
+    chunk: list[Rejected] = []
     size = 0
     for record in records:
-        if chunk and (len(chunk) == _ROWS_PER_APPEND or size + len(record) > _APPEND_BYTES_MAX):
+        length = len(_record(record))
+        if chunk and (len(chunk) == _ROWS_PER_APPEND or size + length > _APPEND_BYTES_MAX):
             yield chunk
             chunk, size = [], 0
         chunk.append(record)
-        size += len(record)
+        size += length
     if chunk:
         yield chunk
 
 
+def _array(records: Iterable[bytes]) -> bytes:
+    return b"[" + b",".join(records) + b"]"
+
+
+def _cut_record(bad: Rejected, bytes_max: int) -> bytes:
+    """A record whose long values are cut; `cut` has their full lengths in bytes."""
+    share = bytes_max // _JSON_BYTES_PER_CHAR_MAX // (len(bad.row) + 1)
+    chars_max = max(share, _CUT_CHARS_MIN)
+    row, lengths = dict(bad.row), {}
+    for name, value in bad.row.items():
+        text = value if isinstance(value, str) else _json(value).decode()
+        if len(text) > chars_max:
+            row[name], lengths[name] = text[:chars_max], len(text.encode())
+    return _json({"reason": bad.reason[:chars_max], "record": row, "cut": lengths})
+
+
 def _record(bad: Rejected) -> bytes:
-    return msgspec.json.encode({"reason": bad.reason, "record": bad.row}, enc_hook=_plain)
+    return _json({"reason": bad.reason, "record": bad.row})
 
 
-def _plain(value: Any) -> Any:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str)  # bytes are base64
