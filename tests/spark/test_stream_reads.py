@@ -108,6 +108,11 @@ def test_starting_and_ending_offsets_cut_a_batch_exactly(http: httpx.Client, nam
     assert batch_rows(http, subscribe=name, startingOffsets="latest") == []
 
 
+def test_nothing_can_end_at_the_beginning(http: httpx.Client, name: str) -> None:
+    with pytest.raises(OptionError, match="would read nothing"):
+        batch_rows(http, subscribe=name, endingOffsets="earliest")
+
+
 def test_columns_are_those_asked_for_in_any_order(http: httpx.Client, name: str) -> None:
     put(http, name, b'"\xc3\xa9"')
     schema = schema_of("offset string, value string")

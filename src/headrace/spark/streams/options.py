@@ -98,7 +98,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         bucket=options.text("bucket") or None,
         prefix=options.text("prefix"),
         starting=_offsets("startingOffsets", options.text("startingOffsets", EARLIEST)),
-        ending=_offsets("endingOffsets", options.text("endingOffsets", LATEST)),
+        ending=_ending(options.text("endingOffsets", LATEST)),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         from_snapshot=options.flag("fromSnapshot", False),
         messages_max=_bound(options, "maxMessagesPerTrigger"),
@@ -146,6 +146,12 @@ def _offsets(name: str, value: str) -> str | dict[str, str]:
 
 def _offset(name: str, value: str) -> str:
     if value in (EARLIEST, BEGINNING):
+def _ending(value: str) -> str | dict[str, str]:
+    if value == EARLIEST:
+        raise OptionError("endingOffsets=earliest would read nothing: give latest, or offsets.")
+    return _offsets("endingOffsets", value)
+
+
         return BEGINNING
     if value != LATEST:
         try:
