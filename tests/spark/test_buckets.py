@@ -58,6 +58,8 @@ def test_a_bucket_is_read_whole_or_by_prefix(http: httpx.Client, bucket: str) ->
     names = {row["stream"] for row in batch_rows(http, bucket=bucket, prefix="user-")}
     assert f"/{bucket}/other" not in names
     assert len(names) == 3
+    rows = batch_rows(http, bucket=bucket, prefix="user-", exclude=f"/{bucket}/user-1")
+    assert {row["stream"] for row in rows} == names - {f"/{bucket}/user-1"}
 
 
 def test_new_streams_arrive_while_the_query_runs(serve: Serve) -> None:

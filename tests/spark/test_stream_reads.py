@@ -137,6 +137,8 @@ def test_a_pattern_finds_the_streams_whose_whole_names_match(http: httpx.Client,
         put(http, f"{name}/{suffix}", b"1")
     rows = batch_rows(http, subscribePattern=f"{name}/a.")
     assert {row["stream"] for row in rows} == {f"{name}/a1", f"{name}/a2"}
+    rows = batch_rows(http, subscribePattern=f"{name}/a.", exclude=f"{name}/a1,{name}/b1")
+    assert {row["stream"] for row in rows} == {f"{name}/a2"}
 
 
 # -- partitions --------------------------------------------------------------------------------

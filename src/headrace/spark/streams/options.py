@@ -20,7 +20,7 @@ LATEST: Final = "latest"
 _SELECTORS: Final = ("subscribe", "subscribePattern", "bucket")
 READ_OPTIONS: Final = frozenset(
     {
-        "url", "token", *_SELECTORS, "prefix", "startingOffsets", "endingOffsets",
+        "url", "token", *_SELECTORS, "prefix", "exclude", "startingOffsets", "endingOffsets",
         "failOnDataLoss", "fromSnapshot", "maxMessagesPerTrigger", "maxBytesPerTrigger",
         "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxPartitions",
         "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
@@ -58,6 +58,7 @@ class ReadOptions:
     pattern: str | None
     bucket: str | None
     prefix: str
+    exclude: frozenset[str]
     starting: str | dict[str, str]
     ending: str | dict[str, str]
     fail_on_data_loss: bool
@@ -97,6 +98,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         pattern=_pattern(options.text("subscribePattern")),
         bucket=options.text("bucket") or None,
         prefix=options.text("prefix"),
+        exclude=frozenset(options.names("exclude")),
         starting=_offsets("startingOffsets", options.text("startingOffsets", EARLIEST)),
         ending=_ending(options.text("endingOffsets", LATEST)),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
@@ -144,14 +146,14 @@ def _offsets(name: str, value: str) -> str | dict[str, str]:
     return {stream: _offset(name, offset) for stream, offset in given.items()}
 
 
-def _offset(name: str, value: str) -> str:
-    if value in (EARLIEST, BEGINNING):
 def _ending(value: str) -> str | dict[str, str]:
     if value == EARLIEST:
         raise OptionError("endingOffsets=earliest would read nothing: give latest, or offsets.")
     return _offsets("endingOffsets", value)
 
 
+def _offset(name: str, value: str) -> str:
+    if value in (EARLIEST, BEGINNING):
         return BEGINNING
     if value != LATEST:
         try:

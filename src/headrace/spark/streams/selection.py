@@ -62,15 +62,17 @@ class Named:
 class Registered:
     """The streams whose names match a pattern, followed through the registry."""
 
-    def __init__(self, pattern: str, server: Server) -> None:
+    def __init__(self, pattern: str, exclude: frozenset[str], server: Server) -> None:
         self._pattern = re.compile(pattern)
+        self._exclude = exclude
         self._server = server
         self._known: set[str] = set()
         self._offset = BEGINNING
 
     def names(self) -> set[str]:
         self._follow()
-        return {name for name in self._known if self._pattern.fullmatch(name)}
+        known = self._known - self._exclude
+        return {name for name in known if self._pattern.fullmatch(name)}
 
     def tails(self) -> None:
         return None
@@ -100,9 +102,10 @@ class Registered:
 class Followed:
     """The streams of a bucket, followed through its feed: costs what changes."""
 
-    def __init__(self, bucket: str, prefix: str, server: Server) -> None:
+    def __init__(self, bucket: str, prefix: str, exclude: frozenset[str], server: Server) -> None:
         self._bucket = bucket
         self._prefix = prefix
+        self._exclude = exclude
         self._server = server
         self._cursor: str | None = None
         self._tails: dict[str, Stand] = {}
@@ -163,6 +166,8 @@ class Followed:
             if not change.stream_id.startswith(self._prefix):
                 continue
             name = f"/{self._bucket}/{change.stream_id}"
+            if name in self._exclude:
+                continue
             if change.next_offset is None:
                 # What of it was not read yet is noticed as missing when it is asked for.
                 self._tails.pop(name, None)
@@ -178,8 +183,8 @@ def _held(at: Mapping[str, str], names: set[str] | frozenset[str]) -> list[dict[
 
 def selection_of(options: ReadOptions, server: Server) -> Selection:
     if options.bucket is not None:
-        return Followed(options.bucket, options.prefix, server)
+        return Followed(options.bucket, options.prefix, options.exclude, server)
     if options.subscribe:
-        return Named(options.subscribe, server)
+        return Named(tuple(set(options.subscribe) - options.exclude), server)
     assert options.pattern is not None, "one selector is always given"
-    return Registered(options.pattern, server)
+    return Registered(options.pattern, options.exclude, server)
