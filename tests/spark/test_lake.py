@@ -184,7 +184,7 @@ def test_a_directory_may_have_any_name_or_is_refused(kind: str, place: str, tmp_
 @pytest.mark.parametrize("name", ["events", "a.b.c", "a."])
 def test_a_name_in_a_catalog_has_one_namespace(name: str, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "events"), "tableFormat": "iceberg", "table": name}
-    with pytest.raises(OptionError, match="is a namespace and a name, such as headrace.events"):
+    with pytest.raises(OptionError, match="is a namespace and a name"):
         LakeSink(options).streamWriter(StructType([StructField("n", LongType())]), False)
     assert not list(tmp_path.iterdir())
 
