@@ -78,8 +78,9 @@ JAVA_ONLY = (
 class Failed(StreamingQueryException):
     """As Spark raises it, without the Java object."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
         self._text = text
+        self._cause = cause
 
     def __str__(self) -> str:
         return FAILED + self._text + DETAILS
@@ -106,3 +107,9 @@ def test_the_reason_is_what_the_innermost_trace_ends_with(text: str, sentence: s
 def test_an_error_without_a_trace_is_its_own_reason() -> None:
     assert explain(RuntimeError("Postgres is away")) == "Postgres is away"
     assert explain(KeyError()) == "KeyError()"
+
+
+def test_the_reason_may_be_in_a_cause() -> None:
+    failed = Failed("Writing job failed.", Failed("Writing job failed.", Failed(CONNECT)))
+    assert explain(failed) == "psycopg.OperationalError: connection failed: Connection refused"
+    assert explain(Failed("Writing job failed.")) == "Writing job failed."

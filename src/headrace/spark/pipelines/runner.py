@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -214,9 +214,9 @@ def _stop_on_signals() -> threading.Event:
 
 def explain(error: BaseException) -> str:
     """The sentence a person needs out of Spark's pages of trace: the innermost Python error."""
-    text = str(error).partition(_QUERY_DETAILS)[0]
-    raised = _raised(text.splitlines())
-    if raised:
+    texts = [str(each).partition(_QUERY_DETAILS)[0] for each in _causes(error)]
+    text = texts[0]
+    if raised := next(filter(None, (_raised(each.splitlines()) for each in texts)), None):
         ours = [line for line in raised if line.startswith("headrace.")]
         text = (ours or raised)[-1]
     elif isinstance(error, StreamingQueryException):
@@ -225,6 +225,13 @@ def explain(error: BaseException) -> str:
     else:
         return (text or repr(error))[:_ERROR_CHARS_MAX]
     return text.split(" SQLSTATE")[0][:_ERROR_CHARS_MAX]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """It and the Java errors behind it: of some Spark says no more than `Writing job failed`."""
+    while error is not None:
+        yield error
+        error = getattr(error, "_cause", None)
 
 
 def _raised(lines: Iterable[str]) -> list[str]:
