@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.testing.server import ServerProcess
 
 pytestmark = pytest.mark.slow
+
+_NOT_TEXT = b"\xff\xfe\x00" * 100
 
 
 def execute(url: str, *queries: str) -> None:
@@ -53,7 +56,8 @@ def test_messages_become_rows_and_bad_ones_are_set_aside(
         notes.append(b'{"key": "note"}')
         notes.append(b"not json")
         notes.append(b'{"broken')
-        notes.append(b"\xff\xfe")
+        notes.append(b'\n\t\r {"key": "indented"}')
+        notes.append(_NOT_TEXT)
         config = stream_to_postgres.Config(
             server=server.url,
             streams=("s2p/chat", "s2p/notes"),
@@ -76,6 +80,7 @@ def test_messages_become_rows_and_bad_ones_are_set_aside(
         ("s2p/chat", "msg:1"),
         ("s2p/chat", "user:alice"),
         ("s2p/chat", None),
+        ("s2p/notes", "indented"),
         ("s2p/notes", "note"),
     ]
     assert keys[-1] == ("s2p/chat", "late")
@@ -86,10 +91,12 @@ def test_messages_become_rows_and_bad_ones_are_set_aside(
     assert len(bad) == 5, reasons
     assert [reason for stream, reason in reasons if stream == "s2p/notes"] == [
         "the message is not JSON",
-        "the message is not UTF-8 text",
+        "the message is not UTF-8 text; payload i",
         "the message is not a JSON object",
     ]
     assert any("u0000" in b["reason"] for b in bad)
+    payloads = [b["record"]["payload"] for b in bad if "base64" in b["reason"]]
+    assert [base64.b64decode(payload) for payload in payloads] == [_NOT_TEXT]
 
 
 def test_inserts_become_rows_of_a_stream_as_in_the_reference(

@@ -93,11 +93,12 @@ def source(spark: SparkSession, config: Config) -> DataFrame:
 def rows(messages: DataFrame, config: Config) -> DataFrame:
     """The table's columns and `reason`, which says why a message cannot be a row."""
     text = messages.withColumn("payload", F.col("value").cast("string"))
-    is_object = F.is_valid_utf8("payload") & F.ltrim("payload").startswith("{")
+    is_text = F.is_valid_utf8("payload")
+    is_object = is_text & F.ltrim("payload", F.lit(" \t\r\n")).startswith("{")
     wanted = _wanted(config.extract)
     read = text.withColumn("found", F.when(is_object, F.from_json("payload", wanted, _KEEP)))
     reason = (
-        F.when(~F.is_valid_utf8("payload"), "the message is not UTF-8 text")
+        F.when(~is_text, "the message is not UTF-8 text; payload is base64 of its bytes")
         .when(~is_object, "the message is not a JSON object")
         .when(F.col("found._corrupt").isNotNull(), "the message is not JSON")
     )
@@ -109,7 +110,7 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
     return read.select(
         F.col("stream").alias("stream_name"),
         *(_at(path).alias(column) for column, path in config.extract.items()),
-        F.make_valid_utf8("payload").alias("payload"),
+        F.when(is_text, F.col("payload")).otherwise(F.base64("value")).alias("payload"),
         F.col("offset").alias("ds_offset"),
         reason.alias("reason"),
     )
