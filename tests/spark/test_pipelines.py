@@ -7,14 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from headrace.client import Client, State
-from headrace.spark.pipelines import postgres_to_stream, stream_to_postgres
-from headrace.spark.pipelines.base import ConfigError, Run
+from headrace.spark.pipelines import archive, postgres_to_stream, stream_to_postgres
+from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
+from headrace.spark.pipelines.reading import messages
 from headrace.testing.server import ServerProcess
+from tests.http.helpers import JSON, client_of
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +101,73 @@ def test_messages_become_rows_and_bad_ones_are_set_aside(
     assert any("u0000" in b["reason"] for b in bad)
     payloads = [b["record"]["payload"] for b in bad if "base64" in b["reason"]]
     assert [base64.b64decode(payload) for payload in payloads] == [_NOT_TEXT]
+
+
+def test_what_was_set_aside_is_not_read_again(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    config = stream_to_postgres.Config(
+        server=server.url,
+        pattern="aside/.*",
+        postgres=database,
+        quarantine="aside/bad",
+        schema="reason int",  # which the quarantine's own records do not fit
+    )
+    with Client(server.url) as client:
+        client.stream("aside/in").create("application/json", data=b"[1]")
+        for _ in range(3):
+            run_once(spark, stream_to_postgres, config, tmp_path)
+        assert len(client.stream("aside/bad").read_json()) == 1
+    with pytest.raises(ValueError, match="both read and the quarantine stream"):
+        stream_to_postgres.Config(streams=("a", "aside/bad"), quarantine="aside/bad")
+
+
+def test_a_trimmed_stream_is_read_from_where_it_begins_now_if_that_is_asked_for(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    with client_of(server) as http:
+        http.put("/trimmed")
+        tail = http.put("/trimmed/a", headers=JSON, content=b'[{"key": "old"}]')
+        offset = tail.headers["Stream-Next-Offset"]
+        http.put(f"/trimmed/a/snapshot/{offset}", headers=JSON, content=b"{}")
+        http.post("/trimmed/a", headers=JSON, content=b'[{"key": "new"}]')
+        assert http.get("/trimmed/a", params={"offset": "-1"}).status_code == 410
+        http.put("/trimmed/own", headers=JSON, content=b'[{"key": "progress"}]')
+    config = stream_to_postgres.Config(
+        server=server.url, bucket="trimmed", postgres=database, progress="/trimmed/own"
+    )
+    with pytest.raises(StreamingQueryException, match="DataLoss"):
+        run_once(spark, stream_to_postgres, config, tmp_path / "strict")
+    config = msgspec.structs.replace(config, fail_on_data_loss=False)
+    run_once(spark, stream_to_postgres, config, tmp_path / "lenient")
+    assert rows(database, "select event_key from session_events") == [("new",)]
+    archived = archive.Config(
+        server=server.url, bucket="trimmed", prefix="a", fail_on_data_loss=False
+    )
+    query = messages(spark, archived).writeStream.format("memory").queryName("trimmed")
+    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    assert spark.table("trimmed").select("value").collect() == [('{"key": "new"}',)]
+
+
+@pytest.mark.parametrize("pipeline", [stream_to_postgres.PIPELINE, archive.PIPELINE])
+def test_a_name_with_a_comma_is_refused_in_a_list(pipeline: Pipeline) -> None:
+    with pytest.raises(ConfigError, match="'x,y' has a comma, so name it by pattern"):
+        pipeline.configure({"streams": ["x,y"]})
+
+
+@pytest.mark.parametrize(
+    ("extract", "sentence"),
+    [
+        ({"a": "$.value", "b": "$.value.n"}, "as a whole and in part"),
+        ({"b": "$.value.n", "a": "$.value"}, "as a whole and in part"),
+        ({}, "names no column"),
+        ({"a": "$.tags[0]"}, "is no path"),
+        ({"a": "$."}, "is no path"),
+    ],
+)
+def test_paths_that_cannot_be_extracted_are_refused(extract: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        stream_to_postgres.PIPELINE.configure({"extract": extract})
 
 
 def test_inserts_become_rows_of_a_stream_as_in_the_reference(

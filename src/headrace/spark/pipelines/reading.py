@@ -16,6 +16,17 @@ class StreamsConfig(PipelineConfig, frozen=True, kw_only=True):
     prefix: str = ""
     starting: str = "earliest"
     messages_per_batch: int = 100_000
+    fail_on_data_loss: bool = True  # off: begin a trimmed stream where it begins now
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_names(self.streams)
+
+
+def check_names(streams: tuple[str, ...]) -> None:
+    for name in streams:
+        if "," in name:
+            raise ValueError(f"streams: {name!r} has a comma, so name it by pattern instead.")
 
 
 def selection(config: StreamsConfig) -> dict[str, str]:
@@ -38,5 +49,6 @@ def messages(spark: SparkSession, config: StreamsConfig, value: str = "string") 
         .options(**selection(config))
         .option("startingOffsets", config.starting)
         .option("maxMessagesPerTrigger", config.messages_per_batch)
+        .option("failOnDataLoss", str(config.fail_on_data_loss).lower())
         .load()
     )

@@ -6,6 +6,8 @@ does not fit the declared schema, or Postgres refuses, goes to the quarantine st
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import psycopg
 from psycopg import sql
@@ -20,6 +22,7 @@ from headrace.spark.pipelines.base import (
     Run,
     local_postgres,
 )
+from headrace.spark.pipelines.reading import check_names
 
 _TABLE = """
 create table if not exists {} (
@@ -52,6 +55,16 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     writer: str = "stream-to-postgres"  # the ledger's name for this pipeline
     origin: str = "headrace"  # marks the rows, so that postgres-to-stream leaves them out
     messages_per_batch: int = 50_000
+    fail_on_data_loss: bool = True  # off: begin a trimmed stream where it begins now
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_names(self.streams)
+        _wanted(self.extract)
+        if "," in self.quarantine:
+            raise ValueError(f"quarantine: {self.quarantine!r} has a comma.")
+        if not self.bucket and not self.pattern and self.quarantine in self.streams:
+            raise ValueError(f"{self.quarantine} is both read and the quarantine stream.")
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
@@ -78,16 +91,23 @@ def source(spark: SparkSession, config: Config) -> DataFrame:
     if config.token:
         reader = reader.option("token", config.token)
     if config.bucket:
-        reader = reader.option("bucket", config.bucket)
+        reader = reader.option("bucket", config.bucket).option("exclude", _own_streams(config))
     elif config.pattern:
         reader = reader.option("subscribePattern", config.pattern)
+        reader = reader.option("exclude", _own_streams(config))
     else:
         reader = reader.option("subscribe", ",".join(config.streams))
     return (
         reader.option("startingOffsets", config.starting)
         .option("maxMessagesPerTrigger", config.messages_per_batch)
+        .option("failOnDataLoss", str(config.fail_on_data_loss).lower())
         .load()
     )
+
+
+def _own_streams(config: Config) -> str:
+    """What this pipeline writes: read, it would never end."""
+    return ",".join(name for name in (config.quarantine, config.progress) if name)
 
 
 def rows(messages: DataFrame, config: Config) -> DataFrame:
@@ -119,16 +139,23 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
 _KEEP = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
 
 
+_PATH = re.compile(r"\$(\.[^.\[\]`]+)+")
+
+
 def _parts(path: str) -> list[str]:
-    if not path.startswith("$."):
+    if not _PATH.fullmatch(path):
         raise ConfigError(f"extract: {path!r} is no path such as $.key or $.value.status.")
     return path[2:].split(".")
 
 
 def _wanted(extract: dict[str, str]) -> str:
     """A schema of just the paths asked for: one parse finds them all."""
+    if not extract:
+        raise ConfigError("extract names no column: give one at least, or leave it out.")
     tree: dict[str, object] = {}
     for path in extract.values():
+        if any(other.startswith(f"{path}.") for other in extract.values()):
+            raise ConfigError(f"extract: {path!r} is asked for as a whole and in part.")
         level = tree
         *above, leaf = _parts(path)
         for part in above:
