@@ -108,7 +108,7 @@ def test_every_pipeline_gives_on_a_cluster_what_it_gives_on_one_machine(
     assert there == json.loads(json.dumps(here))
 
 
-def test_a_pipeline_stops_when_told_and_goes_on_by_spark_submit_on_one_machine(
+def test_a_pipeline_stops_at_ctrl_c_and_goes_on_by_spark_submit_on_one_machine(
     cluster: Cluster, server: ServerProcess, database: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "pipelines.toml"
@@ -132,7 +132,7 @@ def test_a_pipeline_stops_when_told_and_goes_on_by_spark_submit_on_one_machine(
             stream.append_json({"key": "later"})
             await_count(running, database, 501)
         finally:
-            running.process.send_signal(signal.SIGTERM)
+            running.process.send_signal(signal.SIGINT)
             running.output()
         # The last batch may have been cut off after its rows were in: then it comes again.
         assert status(state)["state"] == "stopped"

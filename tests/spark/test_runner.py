@@ -92,30 +92,27 @@ def test_one_that_is_stopped_before_it_begins_has_stopped(
     assert (progress.state, progress.last_error) == (STOPPED, None)
 
 
-@pytest.mark.parametrize("rows", [0, 1], ids=["while it starts", "while it runs"])
-def test_ctrl_c_ends_a_pipeline_cleanly(server: ServerProcess, tmp_path: Path, rows: int) -> None:
+def test_ctrl_c_ends_a_pipeline_cleanly_while_it_starts(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     """The terminal sends SIGINT to the whole group: Java and its workers get it, too."""
     with Client(server.url) as client:
-        stream = client.stream(f"ctrl-c-{rows}")
-        stream.create("application/json")
-        stream.append_json({"n": 1})
+        client.stream("ctrl-c").create("application/json")
     config, log, place = tmp_path / "c.toml", tmp_path / "log", tmp_path / "archive"
     config.write_text(
-        f'[archive]\nserver = "{server.url}"\nstreams = ["ctrl-c-{rows}"]\n'
-        f'table = "{tmp_path / "lake"}"\n'
+        f'[archive]\nserver = "{server.url}"\nstreams = ["ctrl-c"]\ntable = "{tmp_path / "lake"}"\n'
     )
     command = [sys.executable, "-m", "headrace.cli", "pipeline", "run", "archive"]
     command += ["--master", "local[1]", "--config", str(config), "--state", str(tmp_path)]
     with log.open("wb") as err:
         running = subprocess.Popen(command, stderr=err, start_new_session=True)
 
-    def has_come_so_far() -> bool:
+    def has_begun() -> bool:
         assert running.poll() is None, log.read_text()
-        progress = read_progress(place)
-        return progress is not None and progress.rows >= rows
+        return read_progress(place) is not None
 
     try:
-        eventually(has_come_so_far, f"{rows} rows", _DEADLINE_SECS)
+        eventually(has_begun, "the beginning", _DEADLINE_SECS)
         os.killpg(running.pid, signal.SIGINT)
         assert running.wait(_DEADLINE_SECS) == 0, log.read_text()
     finally:
