@@ -431,11 +431,11 @@ def test_a_recovery_that_fails_while_it_copies_begins_again(
         )
         stage, failed = Slot._stage, list[str]()
 
-        def fails_once(slot: Slot, connection: psycopg.Connection, lsn: str) -> Generation:
+        def fails_once(slot: Slot, *given: Any) -> Generation:
             if not failed:
-                failed.append(lsn)
+                failed.append(slot.name)
                 raise psycopg.OperationalError("the connection was ended")
-            return stage(slot, connection, lsn)
+            return stage(slot, *given)
 
         monkeypatch.setattr(Slot, "_stage", fails_once)
         consumer.restart()
@@ -533,6 +533,19 @@ def test_a_table_that_was_made_again_is_copied_again(
         execute(database, "drop table items")
         with pytest.raises(SlotError, match=r"There is no table public\.items"):
             consumer.take(1)
+
+
+def test_where_what_was_kept_of_a_slot_is_gone_all_is_copied_again(database: str) -> None:
+    execute(database, ITEMS, "insert into items values (1)")
+    with consuming(database, "items") as consumer:
+        consumer.take(1)
+        execute(database, "insert into items values (2)", "drop schema headrace cascade")
+        consumer.restart()
+        assert [(change.op, change.key) for change in consumer.take(3)] == [
+            ("reset", None),
+            ("snapshot", '{"id":1}'),
+            ("snapshot", '{"id":2}'),
+        ]
 
 
 def test_tables_in_another_order_are_the_same_and_others_are_refused(database: str) -> None:

@@ -188,7 +188,7 @@ class ChangeFeed:
                     "anew."
                 )
             self.close()
-        self._generation = self.slot.ensure(fresh=loss is not None)
+        self._generation = self.slot.ensure(fresh=loss is not None, known=start.generation)
         return self._generation
 
     def _loss(self, start: Position) -> str | None:

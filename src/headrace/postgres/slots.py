@@ -99,28 +99,32 @@ class Slot:
 
     def current(self) -> Generation | None:
         """The generation in force, if one was ever made for these tables."""
-        with self.connect() as connection:
-            if not connection.execute("select to_regclass('headrace.slots')").fetchone()[0]:  # type: ignore[index]
-                return None
-            row = connection.execute(
-                "select generation, lsn::text, rows, staged from headrace.slots"
-                " where slot = %(slot)s and tables @> %(tables)s and tables <@ %(tables)s",
-                {"slot": self.name, "tables": self.tables},
-            ).fetchone()
-        return Generation(row[0], lsn_number(row[1]), row[2], row[3]) if row else None
+        noted = self._noted()
+        if noted is None or set(noted[-1]) != set(self.tables):
+            return None
+        number, lsn, rows, staged, _ = noted
+        return Generation(number, lsn_number(lsn), rows, staged)
 
     def check_tables(self) -> None:
         """Refuse to go on with other tables than the slot was made for."""
-        with self.connect() as connection:
-            found = connection.execute(
-                "select tables from headrace.slots where slot = %s", (self.name,)
-            ).fetchone()
-        if found is not None and found[0] and set(found[0]) != set(self.tables):
+        noted = self._noted()
+        if noted is not None and noted[-1] and set(noted[-1]) != set(self.tables):
             raise SlotError(
-                f"The slot {self.name} follows {', '.join(found[0])}, and cannot go on with "
+                f"The slot {self.name} follows {', '.join(noted[-1])}, and cannot go on with "
                 f"{', '.join(self.tables)}. Follow other tables with a slot and a checkpoint of "
                 "their own, beside this one."
             )
+
+    def _noted(self) -> tuple[Any, ...] | None:
+        """The generation made last, and its tables: none while it is being made."""
+        with self.connect() as connection:
+            if not connection.execute("select to_regclass('headrace.slots')").fetchone()[0]:  # type: ignore[index]
+                return None
+            return connection.execute(
+                "select generation, lsn::text, rows, staged, tables from headrace.slots"
+                " where slot = %s",
+                (self.name,),
+            ).fetchone()
 
     def unpublished(self) -> list[str]:
         """The tables of which Postgres no longer tells: a table made again is another one."""
@@ -133,12 +137,15 @@ class Slot:
         published = {name for (name,) in found}
         return [table for table in self.tables if table not in published]
 
-    def ensure(self, *, fresh: bool = False) -> Generation:
-        """The generation in force; a new one if there is none, its slot is lost, or `fresh`."""
+    def ensure(self, *, fresh: bool = False, known: int = -1) -> Generation:
+        """The generation in force; a new one if there is none, its slot is lost, or `fresh`.
+
+        A new one is numbered above `known`, what a consumer knows of: the note of it may be gone.
+        """
         found = self.current()
         if found is not None and not fresh and not self.health().is_lost:
             return found
-        return self._begin()
+        return self._begin(known)
 
     def drop(self) -> None:
         """Forget everything: slot, publication, snapshot."""
@@ -197,7 +204,7 @@ class Slot:
     def _staging(self) -> str:
         return f"snapshot_{self.name}"
 
-    def _begin(self) -> Generation:
+    def _begin(self, known: int) -> Generation:
         with self.connect() as connection:
             connection.execute("select pg_advisory_lock(%s)", (_LOCK,))
             connection.execute(_SET_UP)
@@ -209,7 +216,7 @@ class Slot:
                 "update headrace.slots set tables = '{}' where slot = %s", (self.name,)
             )
             self._drop_slot(connection)
-            return self._create(connection)
+            return self._create(connection, known)
 
     def _check_bound(self, connection: psycopg.Connection) -> None:
         (bound,) = _one(connection, "show max_slot_wal_keep_size")
@@ -251,7 +258,7 @@ class Slot:
             (self.name,),
         )
 
-    def _create(self, connection: psycopg.Connection) -> Generation:
+    def _create(self, connection: psycopg.Connection, known: int) -> Generation:
         """Create the slot and, as of exactly its first position, copy the tables."""
         before = self._files(connection)
         with psycopg.connect(self.url, autocommit=True, replication="database") as creator:
@@ -265,7 +272,7 @@ class Slot:
             with connection.transaction():
                 connection.execute("set transaction isolation level repeatable read")
                 connection.execute(sql.SQL("set transaction snapshot {}").format(exported))
-                generation = self._stage(connection, lsn)
+                generation = self._stage(connection, lsn, known)
                 # A table that is rewritten after the snapshot looks empty in it. The copy holds a
                 # lock on each table: one that is the same now was the same when it was copied.
                 if self._files(connection) != before:
@@ -280,11 +287,11 @@ class Slot:
         )
         return [connection.execute(query, 3 * (_quoted(t),)).fetchall() for t in self.tables]
 
-    def _stage(self, connection: psycopg.Connection, lsn: str) -> Generation:
+    def _stage(self, connection: psycopg.Connection, lsn: str, known: int) -> Generation:
         before = connection.execute(
             "select generation from headrace.slots where slot = %s", (self.name,)
         ).fetchone()
-        number = before[0] + 1 if before else 0
+        number = max(before[0] if before else -1, known) + 1
         connection.execute(_format("drop table if exists headrace.{}", self._staging))
         connection.execute(
             _format(
@@ -296,7 +303,7 @@ class Slot:
         self._stage_columns(connection)
         rows = 0
         if self.with_snapshot:
-            rows = self._stage_resets(connection) if before else 0
+            rows = self._stage_resets(connection) if number else 0
             for table in self.tables:
                 rows += self._stage_table(connection, table, rows)
         connection.execute(
