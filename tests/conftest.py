@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,27 @@ settings.load_profile("headrace")
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together | None:
     return Together(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+_faults: list[str] = []
+
+
+class _Faults(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _faults.append(self.format(record))
+
+
+logging.getLogger("headrace.faults").addHandler(_Faults())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A defect in a callback is caught where it belongs, and must not be lost on the test."""
+    _faults.clear()
+    result = yield
+    if item.get_closest_marker("faults") is None:
+        assert not _faults, "\n".join(_faults)
+    return result
 
 
 Serve = Callable[..., ServerProcess]

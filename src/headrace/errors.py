@@ -430,6 +430,20 @@ class InternalFault(Indeterminate):
 
 
 @dataclass(eq=False)
+class AnswerTimeout(Indeterminate):
+    """A request was taken, and nothing came of it in time."""
+
+    waited_secs: float
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The server did not finish this request within {self.waited_secs:.0f} s: it may or "
+            "may not have happened. Repeat it with producer headers; the server's log has more."
+        )
+
+
+@dataclass(eq=False)
 class DirectoryLocked(Unavailable):
     """Another process has the data directory."""
 

@@ -9,6 +9,7 @@ from headrace.engine.creation import Confirmed
 from headrace.engine.engine import Bounds, Engine
 from headrace.engine.reads import Chunk
 from headrace.engine.tails import Stream
+from headrace.errors import HeadraceError
 from headrace.limits import Limits
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import START, Position
@@ -112,6 +113,9 @@ class Recorder:
     def on_gone(self, stream: Stream) -> None:
         self.gone += 1
         self.leave()
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        """The test fails: see `pytest_runtest_call` in tests/conftest.py."""
 
     def leave(self) -> None:
         self.engine.detach_reader(self.stream, self)

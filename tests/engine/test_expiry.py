@@ -11,7 +11,7 @@ import pytest
 from headrace.engine.engine import Engine
 from headrace.engine.expiry_queue import STALE_MIN
 from headrace.engine.tails import Stream
-from headrace.errors import StreamDeleted, StreamNotFound
+from headrace.errors import HeadraceError, StreamDeleted, StreamNotFound
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import StreamState
@@ -39,6 +39,9 @@ class Reader:
     def on_gone(self, stream: Stream) -> None:
         self.gone += 1
         self.leave()
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        """The test fails: see `pytest_runtest_call` in tests/conftest.py."""
 
     def leave(self) -> None:
         self._engine.detach_reader(self._stream, self)

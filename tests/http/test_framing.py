@@ -132,6 +132,25 @@ def test_an_offered_upgrade_is_ignored_and_the_body_is_appended(
         assert connection.request("GET", text).body == b"abc"
 
 
+@pytest.mark.parametrize("options", ["Upgrade, close", "close, Upgrade", "Upgrade , Close"])
+def test_an_offered_upgrade_does_not_hide_that_the_connection_is_to_close(
+    server: ServerProcess, options: str
+) -> None:
+    with RawConnection(server.port) as connection:
+        connection.send(
+            f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: {options}\r\n"
+            "Upgrade: h2c\r\n\r\n".encode()
+        )
+        assert connection.response().headers["connection"] == "close"
+        assert connection.rest() == b""
+
+
+def test_an_offered_upgrade_does_not_make_http_1_1_of_1_0(server: ServerProcess) -> None:
+    with RawConnection(server.port) as connection:
+        connection.send(b"GET /healthz HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        assert connection.response().headers["connection"] == "close"
+
+
 def test_connect_is_answered_once(server: ServerProcess) -> None:
     with RawConnection(server.port) as connection:
         connection.send(b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n\r\n")

@@ -78,10 +78,12 @@ BODIES = st.binary(max_size=BODY_BYTES_MAX + 20) | st.sampled_from(
 )
 FIELDS = st.sampled_from([
     "", "producer-seq: 7", "content-length: 1", "X-Producer-Seq: 1", "Expect: 100-continue",
-    "Connection: close", "X: \tProducer-Seq: 3", "CONTENT-LENGTH: 12", "X-Content-Length: 1",
+    "Connection: close", "Connection: Upgrade\r\nUpgrade: h2c",
+    "X: \tProducer-Seq: 3", "CONTENT-LENGTH: 12", "X-Content-Length: 1",
 ])  # fmt: skip
 TARGETS = st.sampled_from([
     "/v1/stream/a", "/v1/stream/b", "/b", "/", "", "*", "a", "//", "/a b", "/a  b", "/a?b", "/a#b",
+    " /a", "  /a", "/b /a", "/a ",
     "/%2f%", "/\u00e9", "/\x00", "/\t", "/\x7f", '/"', "/<>", "http://h/a", "/a HTTP/1.1\r\nX: y",
     "/" + "a" * (URL_BYTES_MAX - 1), "/" + "a" * URL_BYTES_MAX, "/" + "a" * 3000,
 ])  # fmt: skip
@@ -93,6 +95,7 @@ ALIKE = st.builds(append, st.just("1"), target=TARGETS)
 @example([append("1", body=b"a"), append("2", body=b"bc"), append("10", body=b"d" * 200)])
 @example([append("1"), append("2", body=b"y" * BODY_BYTES_MAX), append("3", body=b"z" * 301)])
 @example([append("1"), append("2", body=b"")])
+@example([append(target=" /a"), append(target="/b /a")])
 @example([append("1", after="producer-seq: 7"), append("2", after="producer-seq: 7")])
 def test_a_request_is_read_alike_first_and_again(sent: list[bytes]) -> None:
     apart, refusal = read_apart(sent)

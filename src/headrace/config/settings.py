@@ -138,6 +138,12 @@ class Http(Section):
     body_timeout_secs: float = _setting(
         30, SECONDS, "How long a request's body may take to arrive."
     )
+    answer_timeout_secs: float = _setting(
+        60,
+        SECONDS,
+        "How long a request may wait for its answer before it gets 504; a long-poll, so much "
+        "longer than its own timeout.",
+    )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from headrace.engine import renewals
 from headrace.engine.buckets import Buckets
 from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
 from headrace.engine.expiry_queue import ExpiryQueue
-from headrace.engine.feed import Feeds
+from headrace.engine.feed import Feed, Feeds
 from headrace.engine.reads import ReadOutcome, Reads, start_position
 from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
@@ -33,6 +33,7 @@ from headrace.errors import (
     StreamDeleted,
     StreamNotFound,
 )
+from headrace.faults import hand_over, internal_fault, tell
 from headrace.limits import Limits
 from headrace.protocol.buckets import is_bucketed, is_own
 from headrace.protocol.expiry import FOREVER
@@ -234,18 +235,25 @@ class Engine:
         self.storage.commit(stream.log, outcome, (stream, outcome, reply))
 
     def _committed(self, entries: Sequence[Entry]) -> None:
+        """Changes are durable: show each, answer whoever asked for it, wake who waits for it.
+
+        An exception ends the one request or the one reader it came from: every entry stands for
+        a client of its own.
+        """
         stream: Stream
         for stream, change, reply in entries:
             if type(change) is Appended:
                 stream.visible = change.end
                 if change.closes:
                     stream.visible_closed = True
-                reply(change)
+                try:
+                    reply(change)
+                except Exception:
+                    hand_over(reply, internal_fault("the answer to an append"))
                 if stream.readers or stream.watchers:
-                    for listener in stream.listeners():
-                        listener.on_advance(stream)
+                    self._wake(stream)
                 if stream.feed is not None:
-                    stream.feed.note(stream)
+                    self._note(stream, stream.feed)
             else:
                 self._existence_committed(stream, change, reply)
 
@@ -253,40 +261,61 @@ class Engine:
         self,
         stream: Stream,
         change: Created | Removed | Trimmed | Published,
-        reply: Callable[[Change], None],
+        reply: Callable[[Change | HeadraceError], None],
     ) -> None:
+        try:
+            self._show(stream, change)
+        except Exception:
+            hand_over(reply, internal_fault("showing a change"))
+        else:
+            tell(reply, change)
+        if isinstance(change, Created):
+            self._wake(stream)
+        elif isinstance(change, Removed):
+            for listener in stream.listeners():
+                try:
+                    listener.on_gone(stream)
+                except Exception:
+                    hand_over(listener.on_fault, internal_fault("telling a reader of a deletion"))
+
+    def _show(self, stream: Stream, change: Created | Removed | Trimmed | Published) -> None:
+        """What readers may know from now on."""
         name = stream.state.name
         if isinstance(change, Trimmed):
             stream.visible_floor = change.floor
             self.space.give_back(stream)
-            return
-        if isinstance(change, Published):
+        elif isinstance(change, Published):
             self.snapshots.published(stream, change.snapshot)
-            reply(change)
-            return
-        if isinstance(change, Created):
+        elif isinstance(change, Created):
             stream.born = True
             stream.visible = change.initial.end
             stream.visible_closed = change.initial.closes
             if is_bucketed(name):
                 self.buckets.arrived(stream)
-            reply(change)
-            for listener in stream.listeners():
-                listener.on_advance(stream)
-            return
-        # A source that forks still needed when it was deleted leaves with the last of them.
-        if change.whole and self.leaving.get(name) is stream:
-            del self.leaving[name]
-        if is_bucketed(name):
-            self.buckets.departed(stream)
-            self.snapshots.forget(stream)
-        reply(change)
+        else:
+            # A source that forks still needed when it was deleted leaves with the last of them.
+            if change.whole and self.leaving.get(name) is stream:
+                del self.leaving[name]
+            if is_bucketed(name):
+                self.buckets.departed(stream)
+                self.snapshots.forget(stream)
+
+    def _wake(self, stream: Stream) -> None:
         for listener in stream.listeners():
-            listener.on_gone(stream)
+            try:
+                listener.on_advance(stream)
+            except Exception:
+                hand_over(listener.on_fault, internal_fault("waking a reader"))
+
+    def _note(self, stream: Stream, feed: Feed) -> None:
+        try:
+            feed.note(stream)
+        except Exception:
+            internal_fault("noting a change for the feed of a bucket")
 
     def _commit_failed(self, entries: Sequence[Entry]) -> None:
         for _, _, reply in entries:
-            reply(CommitFailed())
+            tell(reply, CommitFailed())
 
     def create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
         self.creation.create(name, command, reply)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.errors import HeadraceError
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Snapshot, StreamState
 from headrace.storage.base import Log
@@ -25,6 +26,10 @@ class TailListener(Protocol):
 
     def on_gone(self, stream: Stream) -> None:
         """The stream was deleted or has expired."""
+        ...
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        """One of the calls above raised: give up, and tell whoever waits."""
         ...
 
 

@@ -125,6 +125,9 @@ class _Body:
         self._close()
         self._exchange.abort()
 
+    def on_fault(self, fault: HeadraceError) -> None:
+        self._fail(fault)
+
     def on_disconnect(self) -> None:
         self._close()
 

@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection: requests run in order, responses written, backpressure both ways.
 
-A connection is the Exchange of its current request. Requests run one after another: a pipelined
-request waits until the one before it is answered, so it sees that one's effect. Nothing here
+Requests run one after another: a pipelined request waits until the one before it is answered, so
+it sees that one's effect. Each has an exchange of its own, which is dead once it was answered: an
+answer that comes late, or twice, reaches nobody, and above all not the next request. Nothing here
 knows a rule of the protocol above HTTP.
 """
 
@@ -10,19 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from headrace.errors import HeadraceError, Overloaded, RequestTimeout
+from headrace.clock import monotonic
+from headrace.errors import AnswerTimeout, HeadraceError, Overloaded, RequestTimeout
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.http.large_bodies import BodyReceiver, LargeBody
 from headrace.http.masthead import Masthead
 from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
 from headrace.http.routes import Application
+from headrace.http.turns import TURN_SECS, Turns
 from headrace.protocol import responses
 from headrace.protocol.responses import WITHOUT_BODY, Response
 
+logger = logging.getLogger(__name__)
 access_log = logging.getLogger("headrace.access")
 
 _END: Final = b"\r\n"
@@ -44,6 +49,8 @@ class WriterLimits:
     unsent_budget_bytes: int = 256 * 1024 * 1024  # answers waiting, all connections together
     live_send_buffer_bytes: int = 64 * 1024  # the kernel's part of a live reader
     live_queue_bytes: int = 32 * 1024  # our part
+    answer_secs: float = 60  # how long a request may wait for its answer; nginx: 60
+    long_poll_secs: float = 30  # and how much longer one that waits for more to read
 
 
 @dataclass(slots=True)
@@ -55,6 +62,7 @@ class Shared:
     reading: ReaderLimits
     writing: WriterLimits
     bodies: BodyBudget
+    turns: Turns
     scheme: str = "http"
     log_access: bool = False
     connections: set[Connection] = field(default_factory=set)
@@ -76,16 +84,74 @@ class Shared:
         return Overloaded("bytes of answers not yet taken", self.writing.unsent_budget_bytes)
 
 
+class HttpExchange:
+    """The exchange of one request; it knows its connection until it has answered."""
+
+    __slots__ = ("_connection", "begun", "request")
+
+    def __init__(self, connection: Connection, request: Request, begun: float) -> None:
+        self._connection: Connection | None = connection
+        self.request = request
+        self.begun = begun
+
+    @property
+    def writable(self) -> bool:
+        return self._connection is not None and self._connection.writable
+
+    def respond(self, response: Response) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            connection.respond(self.request, response)
+        except Exception:
+            # Some of it may have been written.
+            connection.fail("an answer")
+
+    def start(self, response: Response) -> None:
+        if self._connection is not None:
+            self._connection.start(self.request, response)
+
+    def send(self, frame: Frame) -> None:
+        if self._connection is not None:
+            self._connection.send(self.request, frame)
+
+    def end(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            connection.end(self.request)
+        except Exception:
+            connection.fail("the end of an answer")
+
+    def abort(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def hold(self, waiter: Waiter) -> None:
+        if self._connection is None:
+            waiter.on_disconnect()
+        else:
+            self._connection.hold(waiter)
+
+    def detach(self) -> None:
+        """The client is gone: whoever answers now answers nobody."""
+        self._connection = None
+
+
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_deadline",
         "_discarding",
+        "_exchange",
         "_idle",
+        "_in_line",
         "_keep_alive",
         "_reader",
         "_receiver",
-        "_request",
         "_running",
         "_shared",
         "_streaming",
@@ -99,12 +165,13 @@ class Connection(asyncio.Protocol):
         self._shared = shared
         self._reader: RequestReader | None = None
         self._receiver: BodyReceiver | None = None
-        self._request: Request | None = None
+        self._exchange: HttpExchange | None = None  # that of the request under way
         self._waiter: Waiter | None = None
         self._keep_alive = True
         # Nothing is under way, the client takes what it is sent, and the connection stays open.
         self._idle = True
         self._running = False
+        self._in_line = False  # for another turn
         self._streaming = False
         self._closing = False
         self._discarding = False
@@ -116,6 +183,12 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._open(transport)
+        except Exception:
+            self.fail("opening a connection")
+
+    def _open(self, transport: asyncio.BaseTransport) -> None:
         shared = self._shared
         shared.connections.add(self)
         name = transport.get_extra_info("peername")
@@ -133,6 +206,9 @@ class Connection(asyncio.Protocol):
         self._dismiss_receiver()
         self._drop_reader()
         self._forget_unsent()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.detach()
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.on_disconnect()
@@ -144,7 +220,7 @@ class Connection(asyncio.Protocol):
         """
         self._body_received()  # the end may come with the last of it
         self._keep_alive = False
-        under_way = self._request is not None and self._waiter is None
+        under_way = self._exchange is not None and self._waiter is None
         return (under_way or not self.writable) and self._shared.scheme == "http"
 
     def check_deadline(self, now: float) -> None:
@@ -153,12 +229,30 @@ class Connection(asyncio.Protocol):
         if self._closing or self._discarding or not self.writable:
             if now >= self._deadline and not self._streaming:
                 self._transport.abort()
-        elif self._request is not None:
-            return
+        elif self._exchange is not None:
+            self._check_answer(self._exchange, now)
         elif reader is not None and now >= reader.deadline:
             self._refuse(RequestTimeout(reader.waited_secs))
         elif now >= self._deadline and not (reader is not None and reader.is_receiving):
             self.close()
+
+    def _check_answer(self, exchange: HttpExchange, now: float) -> None:
+        """Nothing waits for ever, whatever became of its answer.
+
+        A streamed answer has begun, and whoever sends it judges how it goes on.
+        """
+        limits = self._shared.writing
+        waited_secs = limits.answer_secs
+        if self._waiter is not None:
+            waited_secs += limits.long_poll_secs
+        if now - exchange.begun < waited_secs or self._streaming:
+            return
+        logger.error("a request had no answer after %.0f s", waited_secs)
+        self._keep_alive = False
+        waiter = self._waiter
+        exchange.respond(responses.problem(AnswerTimeout(waited_secs)))
+        if waiter is not None:
+            waiter.on_disconnect()
 
     def close(self) -> None:
         if not self._closing:
@@ -179,12 +273,17 @@ class Connection(asyncio.Protocol):
         self._idle = False
         self._transport.abort()
 
+    def fail(self, what: str) -> None:
+        """While an exception is handled: what was answered and what was not is unknown."""
+        logger.exception("%s failed; the connection is closed", what)
+        self.abort()
+
     def drain(self) -> None:
         """Finish what is under way, tell live readers to reconnect, take nothing new."""
         self._keep_alive = False
         if self._waiter is not None:
-            self._waiter.on_drain()
-        elif self._request is None and not self._has_more():
+            self._call_waiter(self._waiter.on_drain)
+        elif self._exchange is None and not self._has_more():
             self.close()
 
     def _has_more(self) -> bool:
@@ -205,27 +304,50 @@ class Connection(asyncio.Protocol):
         if reader is None:
             return
         reader.feed(data)
-        if not self._running:
+        if not self._running and not self._in_line:
             self._run(reader)
 
     def _run(self, reader: RequestReader) -> None:
-        """Run what is ready until something has to wait; then see to the rest."""
+        """Run what is ready until something has to wait or the turn is over; see to the rest."""
         self._running = True
-        shared, ready = self._shared, reader.ready
+        try:
+            self._run_ready(reader.ready)
+        except Exception:
+            self.fail("running a request")
+        self._running = False
+        if reader.ready or reader.unsettled:
+            self._settle(reader)
+
+    def _run_ready(self, ready: deque[Request]) -> None:
+        shared = self._shared
         handle = shared.application.handle
+        turn_ends = 0.0
         while ready and self._idle:
-            request = self._request = ready.popleft()
+            request = ready.popleft()
+            exchange = self._exchange = HttpExchange(self, request, shared.masthead.now)
             self._idle = False
             self._keep_alive = request.keep_alive
             if shared.refuses_reads and request.method == b"GET":
-                self.respond(responses.problem(shared.unsent_refusal()))
+                exchange.respond(responses.problem(shared.unsent_refusal()))
             else:
-                handle(request, self)
+                handle(request, exchange)
             if request.reserved_bytes:
                 shared.bodies.release(request.reserved_bytes)
-        self._running = False
-        if ready or reader.unsettled:
-            self._settle(reader)
+            if ready and self._idle:
+                now = monotonic()
+                turn_ends = turn_ends or now + TURN_SECS
+                if now > turn_ends:
+                    self._in_line = True
+                    shared.turns.add(self)
+                    return
+
+    def take_turn(self) -> None:
+        """Go on with requests that came faster than they could be run."""
+        self._in_line = False
+        reader = self._reader
+        if reader is not None and not self._closing and not self._running:
+            self._transport.resume_reading()
+            self._run(reader)
 
     def _settle(self, reader: RequestReader) -> None:
         """Hold back a client that is ahead of its answers; refuse what could not be read."""
@@ -270,12 +392,12 @@ class Connection(asyncio.Protocol):
         if reader is None or reader.large_body is None:
             return
         reader.finish_body()
-        if not self._running:
+        if not self._running and not self._in_line:
             self._run(reader)
 
     def _answered(self) -> None:
         """The current request is answered: go on with the next, or close."""
-        self._request = self._waiter = None
+        self._exchange = self._waiter = None
         shared = self._shared
         if not self._keep_alive or (shared.draining and not self._has_more()):
             self.close()
@@ -303,11 +425,14 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
-    # -- answers: this connection as an Exchange -------------------------------------------
+    # -- answers: called by the exchange of the current request ----------------------------
 
-    def respond(self, response: Response) -> None:
-        request = self._request
-        if request is None or self._closing:
+    def respond(self, request: Request, response: Response) -> None:
+        if self._closing:
+            return
+        if self._streaming:
+            # Another answer has begun, and must not look whole.
+            self.abort()
             return
         shared = self._shared
         if response.body or not self._keep_alive or shared.draining or request.method == b"HEAD":
@@ -349,9 +474,8 @@ class Connection(asyncio.Protocol):
         if shared.log_access:
             log_access(request, response.status, sent_bytes, elapsed_secs)
 
-    def start(self, response: Response) -> None:
-        request = self._request
-        if request is None or self._closing:
+    def start(self, request: Request, response: Response) -> None:
+        if self._closing:
             return
         self._streaming = True
         self._keep_alive = False
@@ -373,17 +497,15 @@ class Connection(asyncio.Protocol):
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.live_send_buffer_bytes)
 
-    def send(self, frame: Frame) -> None:
-        request = self._request
-        if request is None or self._closing:
+    def send(self, request: Request, frame: Frame) -> None:
+        if self._closing:
             return
         data = frame.chunked if request.http_11 else frame.raw
         self._shared.application.metrics.sent_event_bytes += len(data)
         self._transport.write(data)
 
-    def end(self) -> None:
-        request = self._request
-        if request is None or self._closing:
+    def end(self, request: Request) -> None:
+        if self._closing:
             return
         if not self.writable:
             # It did not take what it was sent before; it will not take a farewell.
@@ -396,7 +518,7 @@ class Connection(asyncio.Protocol):
     def hold(self, waiter: Waiter) -> None:
         if self._closing:
             waiter.on_disconnect()
-        elif self._request is not None:
+        else:
             self._waiter = waiter
 
     def pause_writing(self) -> None:
@@ -413,13 +535,19 @@ class Connection(asyncio.Protocol):
         self.writable = True
         self._forget_unsent()
         if self._waiter is not None:
-            self._waiter.on_writable()
-        elif self._request is None and self._reader is not None and not self._closing:
+            self._call_waiter(self._waiter.on_writable)
+        elif self._exchange is None and self._reader is not None and not self._closing:
             shared = self._shared
             self._idle = True
             self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
             self._transport.resume_reading()
             self._run(self._reader)
+
+    def _call_waiter(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            self.fail("an answer under way")
 
     def _forget_unsent(self) -> None:
         self._shared.add_unsent(-self._unsent_bytes)

@@ -6,8 +6,10 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
+from headrace.faults import Faultable, hand_over, internal_fault
 
-class Expiring(Protocol):
+
+class Expiring(Faultable, Protocol):
     def on_deadline(self) -> None: ...
 
 
@@ -41,4 +43,7 @@ class DeadlineQueue:
                 self._timer = self._loop.call_at(due, self._fire)
                 return
             del self._members[member]
-            member.on_deadline()
+            try:
+                member.on_deadline()
+            except Exception:
+                hand_over(member.on_fault, internal_fault("a deadline"))

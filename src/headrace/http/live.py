@@ -119,7 +119,7 @@ class LiveReads:
 class LongPoll:
     """One long-poll request, until data, closure, deletion, timeout or disconnect."""
 
-    __slots__ = ("_cursor", "_exchange", "_live", "_private", "_start", "_stream")
+    __slots__ = ("_cursor", "_done", "_exchange", "_live", "_private", "_start", "_stream")
 
     def __init__(
         self,
@@ -136,6 +136,7 @@ class LongPoll:
         self._cursor = cursor
         self._exchange = exchange
         self._private = private
+        self._done = False
 
     def on_advance(self, stream: Stream) -> None:
         self._answer()
@@ -149,6 +150,10 @@ class LongPoll:
     def on_gone(self, stream: Stream) -> None:
         self._detach()
         self._exchange.respond(responses.problem(StreamNotFound(stream.state.name)))
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        self._detach()
+        self._exchange.respond(responses.problem(fault))
 
     def on_disconnect(self) -> None:
         self._detach()
@@ -169,6 +174,9 @@ class LongPoll:
         )
 
     def _detach(self) -> None:
+        if self._done:
+            return
+        self._done = True
         self._live.long_polls.remove(self)
         self._live.long_poll_count -= 1
         self._live.engine.detach_reader(self._stream, self)
@@ -241,6 +249,10 @@ class EventReader:
 
     def on_gone(self, stream: Stream) -> None:
         self._live.forget_frame(stream)
+        self._finish()
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        """What was sent so far is whole; the client reconnects where it ended."""
         self._finish()
 
     def on_deadline(self) -> None:

@@ -22,6 +22,7 @@ from headrace.errors import (
     UnsupportedTransferCoding,
     UrlTooLong,
 )
+from headrace.faults import internal_fault
 from headrace.http.exchange import Client, Request
 from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
 from headrace.http.masthead import Masthead
@@ -192,6 +193,10 @@ class RequestReader:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._go_on_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            # Raised by one of the methods below: a refusal of ours, or a defect.
+            if self.refusal is None:
+                self._set_refusal(internal_fault("reading a request"))
         except httptools.HttpParserError as error:
             self._set_refusal(MalformedHttp(f"The request is not valid HTTP/1.1: {error}."))
         if self._url:
@@ -199,7 +204,11 @@ class RequestReader:
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
         """The parser stops at an Upgrade, which a server may ignore: show it the same without."""
-        head = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
+        version = b"1.1" if self._http_11 else b"1.0"
+        head = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, version)
+        options = _without_upgrade(self._headers.get(b"connection", b""))
+        if options:
+            head += b"Connection: %b\r\n" % options
         for name, value in self._headers.items():
             if name not in _UPGRADE:
                 head += b"%b: %b\r\n" % (name, value)
@@ -405,6 +414,12 @@ class RequestReader:
         """From inside a callback: the parser stops, `feed` finds the refusal."""
         self._set_refusal(refusal)
         raise refusal
+
+
+def _without_upgrade(options: bytes) -> bytes:
+    """A Connection header without the two options that belong to an Upgrade."""
+    kept = (option.strip() for option in options.split(b","))
+    return b", ".join(option for option in kept if option and option.lower() not in _UPGRADE)
 
 
 def _origin_form(url: bytes) -> bytes:

@@ -120,6 +120,11 @@ class Repeats:
         length = _gap(head, request.headers, _LENGTH)
         if length is None or len(head) > _HEAD_BYTES_MAX:
             return
+        # The parser is lenient: it takes two spaces before a target, for example. Only what is
+        # in the one canonical form can be cut at its spaces and compared piece by piece.
+        first_line = _METHOD + request.target + b" HTTP/1.1\r\n"
+        if not head.startswith(first_line) or len(head) + len(request.body) != len(data):
+            return
         seq = _gap(head, request.headers, _SEQ)
         first = length if seq is None else min(length, seq)
         last = length if seq is None else max(length, seq)

@@ -6,16 +6,14 @@ and sees to it that the exchange is answered, now or later.
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Callable, Mapping
 
 from headrace.engine.engine import Engine
 from headrace.errors import (
     HeadraceError,
-    InternalFault,
     MethodNotAllowed,
 )
+from headrace.faults import internal_fault
 from headrace.http.buckets import BucketRoutes
 from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
@@ -29,8 +27,6 @@ from headrace.http.streams import StreamRoutes
 from headrace.http.tails import TailRoutes
 from headrace.protocol import responses
 from headrace.protocol.tails import engine_name
-
-logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Exchange], None]
 
@@ -92,9 +88,7 @@ class Application:
         except HeadraceError as refusal:
             exchange.respond(responses.problem(refusal))
         except Exception:
-            reference = secrets.token_hex(8)
-            logger.exception("request failed", extra={"reference": reference})
-            exchange.respond(responses.problem(InternalFault(reference)))
+            exchange.respond(responses.problem(internal_fault("a request")))
 
     def _handle_control(self, request: Request, exchange: Exchange) -> None:
         path, _, query = request.target.partition(b"?")

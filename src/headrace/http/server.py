@@ -18,6 +18,7 @@ from headrace.http.assembly import Assembly, assemble
 from headrace.http.connection import Connection, Shared, WriterLimits
 from headrace.http.masthead import TICK_SECS, Masthead
 from headrace.http.reader import BodyBudget, ReaderLimits
+from headrace.http.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Server:
             reading=_reader_limits(config),
             writing=_writer_limits(config),
             bodies=BodyBudget(config.limits.max_inflight_body_bytes),
+            turns=Turns(loop),
             scheme="https" if self._tls else "http",
             log_access=config.log.access,
             connections_max=_connections_max(config.limits.max_connections),
@@ -85,7 +87,7 @@ class Server:
             "headrace_connections", lambda: len(self._shared.connections)
         )
         self._listener = await loop.create_server(
-            lambda: Connection(self._shared),
+            self.new_connection,
             config.server.host,
             config.server.port,
             backlog=BACKLOG,
@@ -95,6 +97,9 @@ class Server:
         )
         self._assembly.start()
         self._ticker = asyncio.ensure_future(self._tick())
+
+    def new_connection(self) -> Connection:
+        return Connection(self._shared)
 
     @property
     def url(self) -> str:
@@ -116,7 +121,7 @@ class Server:
             application.metrics.event_loop_lag_secs = max(0.0, loop.time() - due)
             shared.masthead.tick()
             for connection in tuple(shared.connections):
-                connection.check_deadline(shared.masthead.now)
+                _check(connection, shared.masthead.now)
             self._assembly.tick()
 
     def reload_tls(self) -> None:
@@ -144,6 +149,14 @@ class Server:
             connection.abort()
         self._ticker.cancel()
         await self._assembly.stop()
+
+
+def _check(connection: Connection, now: float) -> None:
+    """One connection that cannot be judged must not keep the others from it."""
+    try:
+        connection.check_deadline(now)
+    except Exception:
+        connection.fail("a deadline")
 
 
 def _tls_context(config: Config) -> ssl.SSLContext | None:
@@ -178,6 +191,8 @@ def _writer_limits(config: Config) -> WriterLimits:
         keep_alive_secs=config.http.keep_alive_secs,
         stalled_secs=config.http.body_timeout_secs,
         live_send_buffer_bytes=config.limits.sse_buffer_bytes,
+        answer_secs=config.http.answer_timeout_secs,
+        long_poll_secs=config.server.long_poll_timeout_secs,
     )
 
 

@@ -136,6 +136,7 @@ class TailsPoll:
         answer: Callable[[], None],
     ) -> None:
         self._live = live
+        self._exchange = exchange
         self._streams = streams
         self._answer_now = answer
         for stream in streams:
@@ -155,6 +156,10 @@ class TailsPoll:
 
     def on_drain(self) -> None:
         self._answer()
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        self._detach()
+        self._exchange.respond(responses.problem(fault))
 
     def on_disconnect(self) -> None:
         self._detach()

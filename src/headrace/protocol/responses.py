@@ -53,6 +53,7 @@ REASONS: Final = {
     500: b"Internal Server Error",
     501: b"Not Implemented",
     503: b"Service Unavailable",
+    504: b"Gateway Timeout",
     507: b"Insufficient Storage",
 }
 
@@ -108,6 +109,7 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.HeadersTooLarge: Problem(431, "headers-too-large", "Headers too large"),
     errors.RateLimited: Problem(429, "rate-limited", "Too many requests"),
     errors.InternalFault: Problem(500, "internal-fault", "Internal fault"),
+    errors.AnswerTimeout: Problem(504, "answer-timeout", "No answer in time"),
     errors.StoredBytesDamaged: Problem(500, "stored-bytes-damaged", "Stored bytes damaged"),
     errors.StoredBytesUnreadable: Problem(500, "stored-bytes-unreadable", "Disk unreadable"),
     errors.DirectoryMismatch: Problem(500, "directory-mismatch", "Directory mismatch"),

@@ -50,7 +50,7 @@ from headrace.storage.base import (
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
-from headrace.storage.committer import result_or_error
+from headrace.storage.committer import finish_cold
 from headrace.storage.disk import Disk, RealDisk
 from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.tailed import TailedLog
@@ -224,6 +224,13 @@ class AcidStorage:
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, AcidLog), "a storage commits to its own logs"
+        try:
+            self._commit(log, change, entry)
+        except Exception as defect:
+            # Memory has a change now that the shard will not have.
+            log.shard.committer.fail(defect, [] if entry is None else [entry])
+
+    def _commit(self, log: AcidLog, change: Change, entry: Entry | None) -> None:
         added = change.initial if isinstance(change, Created) else change
         if isinstance(change, Removed) and change.whole:
             self._live_bytes -= log.stored_bytes
@@ -258,7 +265,7 @@ class AcidStorage:
         if self._is_closed:
             return  # a client that left last: nobody waits any more
         future = self._loop.run_in_executor(self._cold, work)
-        future.add_done_callback(lambda finished: done(result_or_error(finished)))
+        future.add_done_callback(lambda finished: finish_cold(finished, done))
 
     @property
     def refusal(self) -> HeadraceError | None:

@@ -181,7 +181,12 @@ class Storage(Protocol):
         """An empty log; a fork's continues `source` from the fork's own tail."""
         ...
 
-    def commit(self, log: Log, change: Change, entry: Entry | None) -> None: ...
+    def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
+        """Make `change`, which is in `log.state` already, durable.
+
+        Never raises: a change that cannot be handed in is a failed commit, and storage stops.
+        """
+        ...
 
     def settle(
         self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
@@ -200,7 +205,8 @@ class Storage(Protocol):
     def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Do `work`, which touches a disk, off the loop; then call `done` with its result.
 
-        Where `work` raises a HeadraceError, that is its result.
+        Where `work` raises, an error is its result; where `done` raises, it is called once more
+        with an error.
         """
         ...
 

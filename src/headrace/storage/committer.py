@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.clock import monotonic
 from headrace.errors import CommitFailed, HeadraceError, StoredBytesUnreadable
+from headrace.faults import hand_over, internal_fault, tell
 from headrace.storage.base import Commits, Entry, Failed
 from headrace.storage.lane import LaneMaker, ThreadLane
 
@@ -153,10 +154,14 @@ class Committer(Generic[W]):
         self._telling = True
         try:
             self._tell(waiting)
+        except Exception as defect:
+            # Who has been told and who has not is unknown: nobody may wait for ever.
+            self.fail(defect, waiting)
         finally:
             self._telling = False
 
     def _tell(self, waiting: list[Entry | _Settling]) -> None:
+        """Everybody hears of it, also where telling one of them raises."""
         entries: list[Entry] = []
         for item in waiting:
             if not isinstance(item, _Settling):
@@ -165,7 +170,10 @@ class Committer(Generic[W]):
             if entries:
                 self._committed(entries)
                 entries = []
-            item.done()
+            try:
+                item.done()
+            except Exception:
+                hand_over(item.failed, internal_fault("an answer that waited for storage"))
         if entries:
             self._committed(entries)
 
@@ -180,7 +188,7 @@ class Committer(Generic[W]):
         self._failed([item for item in unknown if not isinstance(item, _Settling)])
         for item in unknown:
             if isinstance(item, _Settling):
-                item.failed(CommitFailed())
+                tell(item.failed, CommitFailed())
 
     def close(self) -> None:
         """Stop, with everything that was added written; nobody is told any more."""
@@ -191,9 +199,17 @@ class Committer(Generic[W]):
             self._guarded(lambda: self._write(self._work))
 
 
-def result_or_error(finished: asyncio.Future[Any]) -> Any:
-    """What work off the loop came to; damage is an answer, anything else is a defect."""
-    error = finished.exception()
-    if isinstance(error, OSError):
+def finish_cold(finished: asyncio.Future[Any], done: Callable[[Any], None]) -> None:
+    """Hand on what work off the loop came to. Damage is an answer, and so is a defect."""
+    tell(done, _result_or_error(finished))
+
+
+def _result_or_error(finished: asyncio.Future[Any]) -> Any:
+    try:
+        return finished.result()
+    except HeadraceError as error:
+        return error
+    except OSError as error:
         return StoredBytesUnreadable(str(error.filename or "a file"), error.strerror or str(error))
-    return error if isinstance(error, HeadraceError) else finished.result()
+    except Exception:
+        return internal_fault("a read of the disk")

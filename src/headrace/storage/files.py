@@ -44,7 +44,7 @@ from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.catalog import Catalog, apply_documents
 from headrace.storage.catalog_entries import sizes_of, state_of
 from headrace.storage.checkpoint import Checkpointer, Flushed
-from headrace.storage.committer import Committer, result_or_error
+from headrace.storage.committer import Committer, finish_cold
 from headrace.storage.disk import Disk
 from headrace.storage.file_log import FileLog, PartCheck
 from headrace.storage.frames import (
@@ -248,6 +248,13 @@ class FileStorage:
         return log
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
+        try:
+            self._commit(log, change, entry)
+        except Exception as defect:
+            # Memory has a change now that the journal will not have.
+            self._committer.fail(defect, [] if entry is None else [entry])
+
+    def _commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, FileLog), "a storage commits to its own logs"
         if isinstance(change, Appended):
             self._add(log, change)
@@ -292,7 +299,7 @@ class FileStorage:
         if self._is_closed:
             return  # a client that left last: nobody waits any more
         future = self._loop.run_in_executor(self._workers, work)
-        future.add_done_callback(lambda finished: done(result_or_error(finished)))
+        future.add_done_callback(lambda finished: finish_cold(finished, done))
 
     def checks(self) -> Iterator[Check]:
         for stream_id in list(self._logs):

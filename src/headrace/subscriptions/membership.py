@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.engine.engine import Engine
 from headrace.engine.tails import Stream
-from headrace.errors import StreamDeleted, StreamNotFound
+from headrace.errors import HeadraceError, StreamDeleted, StreamNotFound
 from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.offsets import START
 from headrace.subscriptions.errors import SubscriptionsFull
@@ -42,6 +42,9 @@ class Member:
 
     def on_gone(self, stream: Stream) -> None:
         self._membership.lose(self, stream)
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        """Nobody waits for an answer: the next advance, or its timer, wakes the subscription."""
 
 
 class Membership:
