@@ -72,8 +72,11 @@ def stop_cleanly(server: ServerProcess) -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for every test that needs no settings of its own; long-polls end soon."""
-    env = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5"}
+    """One server for every test that needs no settings of its own.
+
+    Long-polls end soon, and webhooks reach the receivers of tests, which are on this machine.
+    """
+    env = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "0.5", "DS_WEBHOOKS__ALLOW_LOOPBACK": "true"}
     process = ServerProcess(env, cwd=str(tmp_path_factory.mktemp("server")))
     process.start()
     yield process

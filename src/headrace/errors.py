@@ -81,6 +81,34 @@ class MalformedHttp(InvalidRequest):
 
 
 @dataclass(eq=False)
+class MisdirectedRequest(Refused):
+    """A Host that this server does not answer for."""
+
+    host: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"This server does not answer for the host {self.host!r}. If clients are to reach it "
+            "by that name, list it in server.allowed_hosts."
+        )
+
+
+@dataclass(eq=False)
+class CrossOriginRequest(Refused):
+    """A page of another origin tried to change something."""
+
+    origin: str  # empty where the browser says only that it is another
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"A page of {self.origin or 'another origin'} may not change anything on this server. "
+            "If it is yours, list its origin in http.cors_origins."
+        )
+
+
+@dataclass(eq=False)
 class StreamNotFound(Refused):
     stream: str
 

@@ -86,7 +86,7 @@ def test_config_prints_exact_json(tmp_path: Path) -> None:
     report = json.loads(headrace(tmp_path, "config", "--json", "--profile", "dev").stdout)
     assert report["server"]["drain_secs"] == {"value": 0.5, "source": "config/dev.toml"}
     assert report["server"]["public_url"] == {"value": None, "source": "default"}
-    assert report["http"]["cors_origins"] == {"value": ["*"], "source": "default"}
+    assert report["http"]["cors_origins"] == {"value": [], "source": "default"}
     assert report["log"]["access"] == {"value": False, "source": "default"}
     assert [f"{s}.{k}" for s, body in report.items() for k in body] == [s.key for s in SETTINGS]
 

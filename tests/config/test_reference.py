@@ -1,4 +1,7 @@
-"""Every variable of the reference server's documentation works here, with the same default."""
+"""Every variable of the reference server's documentation works here, with the same default.
+
+But for one: there every page of the web may read and write unless told otherwise, here none may.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tests.config.helpers import load_env, write
 # variable, key, documented default, another value, what that becomes
 REFERENCE = [
     ("DS_SERVER__PORT", "server.port", 4437, "8080", 8080),
-    ("DS_HTTP__CORS_ORIGINS", "http.cors_origins", ("*",),
+    ("DS_HTTP__CORS_ORIGINS", "http.cors_origins", (),
      "https://app.example.com,https://admin.example.com",
      ("https://app.example.com", "https://admin.example.com")),
     ("RUST_LOG", "log.rust_log", "info", "durable_streams=debug", "durable_streams=debug"),

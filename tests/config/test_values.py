@@ -18,7 +18,6 @@ from headrace.config import (
     Setting,
     Storage,
     Tls,
-    Webhooks,
     as_text,
 )
 from tests.config.helpers import load_env, load_toml
@@ -109,11 +108,16 @@ def test_a_list_in_toml_is_an_array_or_a_string_with_commas(tmp_path: Path, toml
 
 @pytest.mark.parametrize(
     "raw",
-    ["*,https://a.example", "", "a.example", "https://a.example/", "https://a.example/x", "null",
+    ["*,https://a.example", "a.example", "https://a.example/", "https://a.example/x", "null",
      "https://a.example:99999", ["https://a.example", 3]],
 )  # fmt: skip
 def test_cors_origins_are_a_star_alone_or_origins_without_a_path(raw: object) -> None:
     assert refused("http.cors_origins", raw)
+
+
+def test_no_origin_is_the_empty_list(tmp_path: Path) -> None:
+    assert Config().http.cors_origins == ()
+    assert load_env(tmp_path, DS_HTTP__CORS_ORIGINS="").config.http.cors_origins == ()
 
 
 def test_an_origin_is_kept_as_browsers_send_it() -> None:
@@ -188,21 +192,32 @@ def test_other_shard_counts_are_refused(count: object) -> None:
     assert refused("storage.acid_shard_count", count)
 
 
-@pytest.mark.parametrize(
-    ("allow", "host", "allowed"),
-    [("auto", "127.0.0.1", True), ("auto", "0.0.0.0", False),
-     ("true", "0.0.0.0", True), ("false", "127.0.0.1", False)],
-)  # fmt: skip
-def test_loopback_callbacks_follow_the_bind_address_unless_told(
-    allow: str, host: str, allowed: bool
-) -> None:
-    config = Config(server=Server(host=host), webhooks=Webhooks(allow_loopback=allow))
-    assert config.loopback_callbacks_allowed is allowed
-
-
-def test_allow_loopback_may_be_a_boolean_in_toml(tmp_path: Path) -> None:
+def test_webhooks_go_to_this_machine_only_when_told_so(tmp_path: Path) -> None:
+    assert Config().webhooks.allow_loopback is False
     loaded = load_toml(tmp_path, "[webhooks]\nallow_loopback = true\n")
-    assert loaded.config.webhooks.allow_loopback == "true"
+    assert loaded.config.webhooks.allow_loopback is True
+    assert refused("webhooks.allow_loopback", "auto")
+
+
+@pytest.mark.parametrize(
+    ("raw", "hosts"),
+    [
+        ("auto", ("auto",)),
+        ("*", ("*",)),
+        ("Streams.Example, 192.0.2.1", ("streams.example", "192.0.2.1")),
+        ("[2001:DB8:0::1]", ("2001:db8::1",)),
+        (["a.example"], ("a.example",)),
+    ],
+)
+def test_allowed_hosts_are_names_and_addresses(raw: object, hosts: tuple[str, ...]) -> None:
+    assert Server(allowed_hosts=raw).allowed_hosts == hosts  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "raw", ["", [], "*,a.example", "auto,a.example", "https://a.example", "a.example:80", "a b", 1]
+)
+def test_other_allowed_hosts_are_refused(raw: object) -> None:
+    assert refused("server.allowed_hosts", raw)
 
 
 def test_a_section_cannot_be_made_with_a_value_that_is_not_allowed() -> None:

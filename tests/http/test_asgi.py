@@ -181,7 +181,18 @@ def test_the_host_application_answers_beside_the_mount(http: httpx.Client) -> No
 def test_answers_carry_the_headers_for_browsers(http: httpx.Client, path: str) -> None:
     for answer in (http.put(path), http.get(path), http.get(f"{path}/absent")):
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+def test_a_page_of_another_origin_changes_nothing(http: httpx.Client, path: str) -> None:
+    """Which hosts are answered is the host application's matter; it knows the listener."""
+    refused = http.put(path, headers={"Origin": "https://evil.example"})
+    assert (refused.status_code, refused.json()["title"]) == (403, "Cross-origin request")
+    assert http.head(path).status_code == 404
+    own = f"http://127.0.0.1:{http.base_url.port}"
+    assert http.put(path, headers={"Origin": own}).status_code == 201
+    assert http.get(path, headers={"Host": "streams.example"}).status_code == 200
 
 
 # -- live reads --------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""What browsers are told: CORS for any and for listed origins, preflight, security headers."""
+"""What browsers are told: CORS for no, any and listed origins, preflight, security headers.
+
+Which pages may write is in tests/hostile/test_strangers.py.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,16 @@ def choosy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     stop_cleanly(process)
 
 
+@pytest.fixture(scope="module")
+def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that answers every origin."""
+    env = {"DS_HTTP__CORS_ORIGINS": "*"}
+    process = ServerProcess(env, cwd=str(tmp_path_factory.mktemp("generous")))
+    process.start()
+    yield process
+    stop_cleanly(process)
+
+
 def tokens(response: RawResponse, name: str) -> set[str]:
     return {token.strip().lower() for token in response.headers[name].split(",")}
 
@@ -83,10 +96,23 @@ def every_kind_of_answer(server: ServerProcess, path: str, origin: str) -> list[
     return answers
 
 
-def test_any_origin_may_read_every_answer_unless_told_otherwise(
-    server: ServerProcess, stream: str
+def every_kind_of_read(server: ServerProcess, path: str, origin: str) -> list[RawResponse]:
+    with RawConnection(server.port) as connection:
+        connection.request("PUT", path, b"a", Content_Type=TEXT)
+        return [
+            connection.request("GET", path, Origin=origin),
+            connection.request("HEAD", path, Origin=origin),
+            connection.request("GET", f"{path}-missing", Origin=origin),
+            connection.request("GET", f"{path}?offset=bad", Origin=origin),
+            connection.request("GET", "/healthz", Origin=origin),
+            connection.request("PUT", path, Origin=origin),
+        ]
+
+
+def test_any_origin_may_read_every_answer_where_all_may(
+    generous: ServerProcess, stream: str
 ) -> None:
-    for answer in every_kind_of_answer(server, stream, OTHER):
+    for answer in every_kind_of_answer(generous, stream, OTHER):
         assert answer.headers["access-control-allow-origin"] == "*"
         assert tokens(answer, "access-control-expose-headers") >= EXPOSED
 
@@ -106,9 +132,16 @@ def test_a_listed_origin_may_read_every_answer(
 )
 def test_another_origin_may_not(choosy: ServerProcess, stream: str, origin: str) -> None:
     path = f"{stream}-{abs(hash(origin))}"
-    for answer in every_kind_of_answer(choosy, path, origin):
+    for answer in every_kind_of_read(choosy, path, origin):
         assert "access-control-allow-origin" not in answer.headers
         assert "origin" in tokens(answer, "vary"), "or a cache would give it to a listed one"
+
+
+def test_no_other_origin_may_unless_told(server: ServerProcess, stream: str) -> None:
+    for answer in every_kind_of_read(server, stream, OTHER):
+        assert "access-control-allow-origin" not in answer.headers
+        assert "access-control-expose-headers" not in answer.headers
+        assert "origin" not in answer.headers.get("vary", "").lower(), "all get the same"
 
 
 REFUSED = {
@@ -133,10 +166,10 @@ def test_a_listed_origin_may_read_why_its_request_was_refused(
 
 @pytest.mark.parametrize("status", REFUSED)
 def test_any_origin_may_read_why_its_request_was_refused(
-    server: ServerProcess, status: str
+    generous: ServerProcess, status: str
 ) -> None:
     sent = REFUSED[status].replace(b"Content-Length: 10001", b"Content-Length: 99999999")
-    with RawConnection(server.port) as connection:
+    with RawConnection(generous.port) as connection:
         connection.send(sent)
         answer = connection.response()
     assert answer.status == int(status)
@@ -145,9 +178,9 @@ def test_any_origin_may_read_why_its_request_was_refused(
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "HEAD"])
 def test_a_preflight_allows_every_method_and_header_of_the_protocol(
-    server: ServerProcess, stream: str, method: str
+    generous: ServerProcess, stream: str, method: str
 ) -> None:
-    with RawConnection(server.port) as connection:
+    with RawConnection(generous.port) as connection:
         answer = connection.request(
             "OPTIONS",
             stream,
@@ -175,12 +208,17 @@ def test_a_preflight_follows_the_list(
     assert "origin" in tokens(answer, "vary")
 
 
-def test_no_answer_is_sniffed_or_kept_from_other_origins_pages(
-    server: ServerProcess, stream: str
+def test_no_answer_is_sniffed_and_pages_embed_what_they_may_read(
+    server: ServerProcess, choosy: ServerProcess, generous: ServerProcess, stream: str
 ) -> None:
-    for answer in every_kind_of_answer(server, stream, OTHER):
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
+    for asked, origin, policy in (
+        (generous, OTHER, "cross-origin"),
+        (choosy, LISTED[0], "same-origin"),
+        (server, "http://localhost", "same-origin"),
+    ):
+        for answer in every_kind_of_answer(asked, f"{stream}-embedded", origin):
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cross-origin-resource-policy"] == policy
 
 
 def test_no_answer_lets_a_browser_send_credentials(choosy: ServerProcess, stream: str) -> None:

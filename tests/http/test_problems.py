@@ -120,7 +120,7 @@ ELSEWHERE = {
     "commit-failed", "directory-mismatch", "storage-failed", "stored-bytes-unreadable",
     "bucket-not-found", "bucket-exists", "bucket-not-empty",
     "offset-beyond-tail", "snapshot-not-found", "snapshot-in-use", "snapshot-mismatch",
-    "snapshot-too-large",
+    "snapshot-too-large", "misdirected-request", "cross-origin-request",
 }  # fmt: skip
 ROWS = {row.name: row for row in PROBLEMS.values()}
 

@@ -19,7 +19,7 @@ def location(server: ServerProcess, path: str, source: str = "127.0.0.1", **head
     return answer.headers["location"]
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:4437", "[::1]:80", "Example.COM:"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:4437", "[::1]:80", "LocalHost:"])
 def test_a_location_is_at_the_host_the_client_used(
     server: ServerProcess, stream: str, host: str
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_public_url_comes_before_everything(
 
 def test_the_jwks_url_is_where_clients_see_us(serve: Serve, stream: str) -> None:
     server = serve(DS_SERVER__PUBLIC_URL="https://streams.example")
-    body = b'{"type":"webhook","pattern":"x/*","webhook":{"url":"http://127.0.0.1:9/"}}'
+    body = b'{"type":"webhook","pattern":"x/*","webhook":{"url":"https://worker.example/"}}'
     with RawConnection(server.port) as connection:
         answer = connection.request(
             "PUT", "/v1/stream/__ds/subscriptions/p", body, Content_Type="application/json"

@@ -26,6 +26,7 @@ from tests.subscriptions.receiver import (
 
 pytestmark = pytest.mark.slow
 MODES = ["file-fast", "file-durable", "acid"]
+TO_LOOPBACK = {"DS_WEBHOOKS__ALLOW_LOOPBACK": "true"}
 LONG_MS = 600_000  # a lease that outlives any test
 
 
@@ -34,7 +35,7 @@ class Lives:
 
     def __init__(self, mode: str, directory: Path) -> None:
         self.data = directory / "data"
-        self._env = settings(mode, self.data) | {"DS_LOG__FORMAT": "json"}
+        self._env = settings(mode, self.data) | {"DS_LOG__FORMAT": "json"} | TO_LOOPBACK
         self._directory = directory
 
     @contextmanager

@@ -202,13 +202,11 @@ def test_this_machine_is_reached_only_while_loopback_is_allowed(url: str) -> Non
         "10.0.0.1",
         "100.64.0.1",
         "100.127.255.255",
-        "169.254.169.254",
         "172.16.0.1",
         "172.31.255.255",
         "192.168.1.1",
         "198.18.0.1",
         "[fd00::1]",
-        "[fe80::1]",
         "[fec0::1]",
     ],
 )
@@ -216,6 +214,15 @@ def test_a_private_address_is_reached_only_when_allowed_and_only_by_https(host: 
     assert not is_refused(f"https://{host}/", PRIVATE)
     assert is_refused(f"https://{host}/", STRICT)
     assert is_refused(f"https://{host}/", LOOPBACK)
+    assert is_refused(f"http://{host}/", ALL)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["169.254.169.254", "169.254.0.1", "100.100.100.200", "[fe80::1]", "[fd00:ec2::254]"],
+)
+def test_where_clouds_hand_out_credentials_is_never_reached(host: str) -> None:
+    assert is_refused(f"https://{host}/", ALL)
     assert is_refused(f"http://{host}/", ALL)
 
 

@@ -15,6 +15,7 @@ from headrace.logs import FILTER_ALLOWED, parse_filter
 
 T = TypeVar("T")
 
+AUTO = "auto"  # among allowed hosts: loopback names while the server listens there, else any
 LOOPBACK = "loopback"  # among trusted proxies: 127.0.0.0/8 and ::1
 SECONDS_MAX = 86_400.0  # a day: nothing here should wait longer, and timers overflow at some point
 INTEGER_MAX = 2**63 - 1  # TOML's own bound
@@ -141,8 +142,8 @@ def _bucket_root(raw: object) -> str:
 
 def _origins(raw: object) -> tuple[str, ...]:
     origins = tuple(_origin(item) for item in _items(raw))
-    if not origins or ("*" in origins and len(origins) > 1):
-        raise ValueError("* stands alone, and an empty list is none")
+    if "*" in origins and len(origins) > 1:
+        raise ValueError("* stands alone")
     return origins
 
 
@@ -155,6 +156,18 @@ def _origin(raw: object) -> str:
     _ = urlsplit(origin).port  # raises ValueError for a port that cannot be
     # Browsers leave the scheme's own port out of Origin; an entry that names it would never match.
     return re.sub(r"^(http://.+):80$|^(https://.+):443$", r"\1\2", origin)
+
+
+def _allowed_hosts(raw: object) -> tuple[str, ...]:
+    hosts = tuple(_allowed_host(item) for item in _items(raw))
+    if not hosts or (len(hosts) > 1 and {AUTO, "*"} & set(hosts)):
+        raise ValueError("auto and * stand alone")
+    return hosts
+
+
+def _allowed_host(raw: object) -> str:
+    text = _text(raw).lower()
+    return text if text in (AUTO, "*") else _host(text)
 
 
 def _networks(raw: object) -> tuple[str, ...]:
@@ -194,7 +207,12 @@ BUCKET_ROOT = Kind("/ or a path such as /buckets, without a slash at the end", _
 FILE_PATH = Kind("a path", _file_path)
 LOG_FILTER = Kind(FILTER_ALLOWED, _log_filter)
 POWER_OF_TWO = Kind("a power of two from 1 to 256", _power_of_two)
-ORIGINS = Kind("* alone, or a list of origins such as https://app.example.com, no path", _origins)
+ORIGINS = Kind(
+    "* alone, or a list of origins such as https://app.example.com, no path; empty for none",
+    _origins,
+)
+ALLOWED_HOSTS = Kind(
+    "auto, * for any, or a list of host names and addresses without ports", _allowed_hosts
+)
 NETWORKS = Kind("a list of IP addresses, CIDRs such as 10.0.0.0/8, or loopback", _networks)
-YES_NO_AUTO = words("auto", "true", "false", also={"1": "true", "0": "false"})
 STORAGE_MODE = words("memory", "file-fast", "file-durable", "acid", also={"redb": "acid"})

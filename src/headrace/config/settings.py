@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.config.kinds import (
+    ALLOWED_HOSTS,
+    AUTO,
     BUCKET_ROOT,
     COUNT,
     COUNT_OR_OFF,
@@ -29,12 +30,12 @@ from headrace.config.kinds import (
     SECONDS,
     SECONDS_OR_OFF,
     STORAGE_MODE,
-    YES_NO_AUTO,
     Kind,
     optional,
     whole,
     words,
 )
+from headrace.protocol.access import is_loopback
 
 T = TypeVar("T")
 
@@ -98,6 +99,12 @@ class Server(Section):
         "The URL clients reach this server by, for Location, JWKS and "
         "callback URLs; unset, they follow the request.",
     )
+    allowed_hosts: tuple[str, ...] = _setting(
+        AUTO,
+        ALLOWED_HOSTS,
+        "Host names that are answered besides those of loopback and of server.public_url; * is "
+        "any, auto is none while the server listens on loopback and any otherwise.",
+    )
     trusted_proxies: tuple[str, ...] = _setting(
         (),
         NETWORKS,
@@ -116,18 +123,15 @@ class Server(Section):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        if self.host.lower().rstrip(".") == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 @dataclass(frozen=True)
 class Http(Section):
     cors_origins: tuple[str, ...] = _setting(
-        "*", ORIGINS, "Origins that browsers may call from, or * for all."
+        "",
+        ORIGINS,
+        "Origins whose pages may read and write here, or * for all; unset, only the server's own.",
     )
     keep_alive_secs: float = _setting(
         75, SECONDS, "How long an idle connection is kept between requests."
@@ -270,14 +274,11 @@ class Storage(Section):
 
 @dataclass(frozen=True)
 class Webhooks(Section):
-    allow_loopback: str = _setting(
-        "auto",
-        YES_NO_AUTO,
-        "Whether callbacks may go to this machine; auto is while the server "
-        "itself is bound to loopback.",
+    allow_loopback: bool = _setting(
+        False, FLAG, "Whether webhooks may go to this machine, to whatever listens there."
     )
     allow_private: bool = _setting(
-        False, FLAG, "Whether callbacks may go to private network addresses."
+        False, FLAG, "Whether webhooks may go to private network addresses."
     )
     timeout_secs: float = _setting(10, SECONDS, "How long one callback may take.")
     max_subscriptions: int = _setting(10_000, COUNT, "Subscriptions that exist at one time.")
@@ -294,13 +295,6 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     storage: Storage = field(default_factory=Storage)
     webhooks: Webhooks = field(default_factory=Webhooks)
-
-    @property
-    def loopback_callbacks_allowed(self) -> bool:
-        """What webhooks.allow_loopback comes to for this server."""
-        if self.webhooks.allow_loopback == "auto":
-            return self.server.is_loopback
-        return self.webhooks.allow_loopback == "true"
 
     def value(self, key: str) -> object:
         """The value of a setting by its key, such as `server.port`."""

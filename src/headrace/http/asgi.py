@@ -3,9 +3,9 @@
     from headrace.http.asgi import create_app
     api.mount("/streams", create_app())
 
-Rules and engine are those of `headrace serve`; connections, TLS and HTTP parsing are the ASGI
-server's. A mounted application gets no lifespan events: it starts with its first request, and its
-host calls `aclose()` when it stops.
+Rules and engine are those of `headrace serve`; connections, TLS, HTTP parsing and which hosts are
+answered are the ASGI server's. A mounted application gets no lifespan events: it starts with its
+first request, and its host calls `aclose()` when it stops.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headrace import config as configuration
 from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.errors import BodyTooLarge, HeadraceError, Overloaded
+from headrace.http.access import Access, access_of
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.protocol import responses
@@ -47,6 +48,7 @@ class Headrace:
         self._config = config
         self._clock = SystemClock()
         self._assembly: Assembly | None = None
+        self._access = Access()
         self._sweeper: asyncio.Task[None] | None = None
         self._body_bytes = 0
 
@@ -68,7 +70,9 @@ class Headrace:
 
     def _start(self) -> Assembly:
         if self._assembly is None:
-            self._assembly = assemble(self._config, self._clock, asyncio.get_running_loop())
+            loop = asyncio.get_running_loop()
+            self._assembly = assemble(self._config, self._clock, loop)
+            self._access = access_of(self._config, self._assembly.origins, listens=False)
             self._assembly.start()
             self._sweeper = asyncio.ensure_future(self._sweep(self._assembly))
         return self._assembly
@@ -89,6 +93,7 @@ class Headrace:
         application = self._start().application
         headers = _joined(scope["headers"])
         try:
+            self._check_access(scope, headers)
             self._check_length(headers)
             body = await self._read_body(receive)
         except HeadraceError as refusal:
@@ -111,15 +116,23 @@ class Headrace:
         target: bytes = raw_path.partition(b"?")[0].removeprefix(quote(mount).encode())
         if scope.get("query_string"):
             target += b"?" + scope["query_string"]
-        client = scope.get("client")
         return Request(
             scope["method"].encode(),
             target,
             headers,
             body,
-            Client(client[0] if client else "unix", scope.get("scheme", "http"), mount),
+            _client(scope),
             self._clock.monotonic(),
         )
+
+    def _check_access(self, scope: Scope, headers: Headers) -> None:
+        """Hosts only where they are listed: who listens, and where, is the host's to know."""
+        access, host = self._access, headers.get(b"host")
+        refusal = None if host is None else access.host_refusal(host)
+        if refusal is None and (b"origin" in headers or b"sec-fetch-site" in headers):
+            refusal = access.page_refusal(scope["method"].encode(), headers, _client(scope))
+        if refusal is not None:
+            raise refusal
 
     def _check_length(self, headers: Headers) -> None:
         """A body that says it is too long is not waited for."""
@@ -272,6 +285,12 @@ class AsgiExchange:
     async def _drain(self, sender: _Sender) -> None:
         while self._queue:
             await self._queue.popleft()(sender)
+
+
+def _client(scope: Scope) -> Client:
+    peer = scope.get("client")
+    address = peer[0] if peer else "unix"
+    return Client(address, scope.get("scheme", "http"), scope.get("root_path", ""))
 
 
 async def _disconnected(receive: Receive) -> None:

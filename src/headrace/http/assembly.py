@@ -44,6 +44,7 @@ class Assembly:
     """An application and what must be started and stopped with it."""
 
     application: Application
+    origins: Origins
     subscriptions: SubscriptionManager
     storage: Storage
     scrub: Scrub
@@ -101,7 +102,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     scrub = Scrub(storage, engine.snapshots.checks, config.storage.scrub_bytes_per_sec, clock)
     metrics.counter("headrace_scrubbed_bytes_total", lambda: scrub.scrubbed_bytes)
     metrics.counter("headrace_damage_found_total", lambda: scrub.damage_found)
-    return Assembly(application, subscriptions, storage, scrub)
+    return Assembly(application, origins, subscriptions, storage, scrub)
 
 
 def _buckets(
@@ -157,11 +158,12 @@ def _bounds(config: Config) -> Bounds:
 def _subscription_settings(config: Config) -> SubscriptionSettings:
     webhooks = config.webhooks
     return SubscriptionSettings(
-        allow_loopback=config.loopback_callbacks_allowed,
+        allow_loopback=webhooks.allow_loopback,
         allow_private=webhooks.allow_private,
         timeout_secs=webhooks.timeout_secs,
         max_subscriptions=webhooks.max_subscriptions,
         stream_root=config.server.stream_root,
+        base_url_is_configured=config.server.public_url is not None,
     )
 
 

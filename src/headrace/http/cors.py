@@ -17,7 +17,10 @@ EXPOSED_HEADERS = (
     b"Stream-Snapshot-Offset, Repr-Digest, Producer-Epoch, Producer-Seq, "
     b"Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, Allow"
 )
-SECURITY = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
+SECURITY = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: %b\r\n"
+# Whether pages of other origins may embed an answer (an image, a script) without reading it.
+FOR_ALL_PAGES = SECURITY % b"cross-origin"
+FOR_OWN_PAGES = SECURITY % b"same-origin"
 PREFLIGHT_MAX_AGE_SECS = 86_400
 
 
@@ -30,16 +33,19 @@ class CorsPolicy:
         self.for_everyone: bytes | None = None
         """The headers of every response, where they do not depend on the request."""
         if "*" in origins:
-            self.for_everyone = SECURITY + b"Access-Control-Allow-Origin: *\r\n" + self._exposed
+            allowed = b"Access-Control-Allow-Origin: *\r\n"
+            self.for_everyone = FOR_ALL_PAGES + allowed + self._exposed
+        elif not origins:
+            self.for_everyone = FOR_OWN_PAGES
 
     def headers(self, request_headers: Headers) -> bytes:
         if self.for_everyone is not None:
             return self.for_everyone
         origin = request_headers.get(b"origin")
         if origin not in self._origins:
-            return SECURITY + b"Vary: Origin\r\n"
+            return FOR_OWN_PAGES + b"Vary: Origin\r\n"
         allowed = b"Access-Control-Allow-Origin: %b\r\n" % origin
-        return SECURITY + b"Vary: Origin\r\n" + allowed + self._exposed
+        return FOR_OWN_PAGES + b"Vary: Origin\r\n" + allowed + self._exposed
 
     def preflight(self) -> Response:
         return Response(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 from headrace.errors import InvalidRequest
-from headrace.http.exchange import Request
+from headrace.http.exchange import Client, Request
+from headrace.protocol.headers import Headers
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -39,6 +42,15 @@ class Origins:
         if scheme not in ("http", "https"):
             raise InvalidRequest("X-Forwarded-Proto must be http or https.")
         return f"{scheme}://{host.decode('latin-1')}{request.client.mount}"
+
+    def own_hosts(self, client: Client, headers: Headers) -> Iterator[bytes]:
+        """What the client may have called us, each with its port if it named one."""
+        if self._public_url is not None:
+            yield urlsplit(self._public_url).netloc.encode("latin-1")
+        yield headers.get(b"host", b"localhost")
+        forwarded = headers.get(b"x-forwarded-host")
+        if forwarded is not None and self._is_trusted(client.address):
+            yield forwarded.split(b",")[0].strip()
 
     def subject(self, request: Request) -> str:
         """Who asks, as far as it can be trusted: a verified subject, or an address."""

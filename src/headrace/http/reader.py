@@ -7,7 +7,7 @@ headers, exactly one Host, unambiguous framing, body limits and deadlines.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import httptools
@@ -23,6 +23,7 @@ from headrace.errors import (
     UrlTooLong,
 )
 from headrace.faults import internal_fault
+from headrace.http.access import Access
 from headrace.http.exchange import Client, Request
 from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
 from headrace.http.masthead import Masthead
@@ -49,7 +50,7 @@ _SLASH: Final = ord("/")
 
 @dataclass(slots=True)
 class ReaderLimits:
-    """Bounds of one request, and of all bodies being received together."""
+    """Bounds of one request, and who may send one."""
 
     header_bytes_max: int = 16 * 1024  # h11 and node: 16 KiB
     header_count_max: int = 100  # Apache httpd: 100
@@ -57,6 +58,7 @@ class ReaderLimits:
     body_bytes_max: int = 16 * 1024 * 1024
     header_timeout_secs: float = 10
     body_timeout_secs: float = 30
+    access: Access = field(default_factory=Access)
 
 
 class BodyBudget:
@@ -311,6 +313,8 @@ class RequestReader:
         host = headers.get(b"host")
         if host is None or host != self._checked_host:
             self._check_host(host)
+        if b"origin" in headers or b"sec-fetch-site" in headers:
+            self._check_page(headers)
         if b"content-length" in headers or b"transfer-encoding" in headers:
             self._expect_body(headers)
         if b"expect" in headers and self._http_11:
@@ -335,7 +339,16 @@ class RequestReader:
             return
         if host is None or not HOST.fullmatch(host):
             self._refuse(MalformedHttp("An HTTP/1.1 request names its host in a Host header."))
+        refusal = self._limits.access.host_refusal(host)
+        if refusal is not None:
+            self._refuse(refusal)
         self._checked_host = host
+
+    def _check_page(self, headers: Headers) -> None:
+        method = self._parser.get_method()
+        refusal = self._limits.access.page_refusal(method, headers, self._client)
+        if refusal is not None:
+            self._refuse(refusal)
 
     def _expect_body(self, headers: Headers) -> None:
         coding = headers.get(b"transfer-encoding")

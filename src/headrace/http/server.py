@@ -14,9 +14,11 @@ import uvloop
 from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.http import process_memory
+from headrace.http.access import access_of
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.connection import Connection, Shared, WriterLimits
 from headrace.http.masthead import TICK_SECS, Masthead
+from headrace.http.origin import Origins
 from headrace.http.reader import BodyBudget, ReaderLimits
 from headrace.http.turns import Turns
 
@@ -75,7 +77,7 @@ class Server:
         self._shared = Shared(
             application=self._assembly.application,
             masthead=Masthead(self._clock, self._assembly.application.cors),
-            reading=_reader_limits(config),
+            reading=_reader_limits(config, self._assembly.origins),
             writing=_writer_limits(config),
             bodies=BodyBudget(config.limits.max_inflight_body_bytes),
             turns=Turns(loop),
@@ -174,7 +176,7 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
     context.load_cert_chain(config.tls.cert_path, config.tls.key_path)
 
 
-def _reader_limits(config: Config) -> ReaderLimits:
+def _reader_limits(config: Config, origins: Origins) -> ReaderLimits:
     limits, http = config.limits, config.http
     return ReaderLimits(
         header_bytes_max=limits.max_header_bytes,
@@ -183,6 +185,7 @@ def _reader_limits(config: Config) -> ReaderLimits:
         body_bytes_max=limits.max_body_bytes,
         header_timeout_secs=http.header_timeout_secs,
         body_timeout_secs=http.body_timeout_secs,
+        access=access_of(config, origins, listens=True),
     )
 
 

@@ -40,6 +40,7 @@ class SubscriptionSettings:
     timeout_secs: float = 10
     max_subscriptions: int = 10_000
     stream_root: str = "/v1/stream"
+    base_url_is_configured: bool = False
 
 
 class SubscriptionManager:
@@ -49,6 +50,7 @@ class SubscriptionManager:
         self._engine = engine
         self._subscriptions_max = settings.max_subscriptions
         self._rules = TargetRules(settings.allow_loopback, settings.allow_private)
+        self._base_url_is_configured = settings.base_url_is_configured
         self._urls = Urls(settings.stream_root)
         self._ledger = Ledger(engine)
         self._key, self._tokens = self._ledger.keys()
@@ -99,7 +101,11 @@ class SubscriptionManager:
     def put(
         self, id: str, config: SubscriptionConfig, base_url: str
     ) -> tuple[bool, dict[str, Any]]:
-        """Create or confirm; whether it was created, and its description."""
+        """Create or confirm; whether it was created, and its description.
+
+        `base_url` is for the subscription's callbacks as long as it lives, unless the operator
+        configures another.
+        """
         member = self._members.get(id)
         if member is None:
             self._create(id, config, base_url)
@@ -111,7 +117,9 @@ class SubscriptionManager:
                 f"The subscription {id!r} exists with another configuration. Delete it first, or "
                 "use another id.",
             )
-        if subscription.base_url != base_url:
+        if self._base_url_is_configured and subscription.base_url != base_url:
+            # Else it comes from a Host header, and whoever repeats a PUT could have receivers
+            # send their callback tokens, and look for our keys, where he likes.
             subscription.base_url = base_url
             self._ledger.enter(subscription)
         return False, self.get(id)

@@ -49,20 +49,30 @@ class Reach(Enum):
     PUBLIC = "the public internet"
     LOOPBACK = "this machine"
     PRIVATE = "a private network"
+    LINK_LOCAL = "a link-local or metadata address"
     NOWHERE = "a reserved address"
 
 
+_SETTINGS: Final = {
+    Reach.LOOPBACK: "webhooks.allow_loopback",
+    Reach.PRIVATE: "webhooks.allow_private",
+}
+
 _PRIVATE_4: Final = tuple(
-    map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12",
-                      "192.168.0.0/16", "198.18.0.0/15"))
+    map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16",
+                      "198.18.0.0/15"))
 )  # fmt: skip
+# Where clouds hand a machine its credentials; nothing there is anybody's webhook. The second is
+# Alibaba's and lies among the private addresses, as does Amazon's for IPv6 below.
+_LINK_LOCAL_4: Final = tuple(map(IPv4Network, ("169.254.0.0/16", "100.100.100.200/32")))
 # 0.0.0.0 reaches this machine on Linux; the rest is for documentation, multicast or nothing yet.
 _NOWHERE_4: Final = tuple(
     map(IPv4Network, ("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
                       "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"))
 )  # fmt: skip
 _LOOPBACK_4: Final = IPv4Network("127.0.0.0/8")
-_PRIVATE_6: Final = tuple(map(IPv6Network, ("fc00::/7", "fe80::/10", "fec0::/10")))
+_PRIVATE_6: Final = tuple(map(IPv6Network, ("fc00::/7", "fec0::/10")))
+_LINK_LOCAL_6: Final = tuple(map(IPv6Network, ("fe80::/10", "fd00:ec2::254/128")))
 _PUBLIC_6: Final = IPv6Network("2000::/3")
 # 2001::/23 holds Teredo and 2002::/16 is 6to4: both carry an IPv4 address inside.
 _NOWHERE_6: Final = tuple(
@@ -80,6 +90,8 @@ def reach(address: Address) -> Reach:
         return inner if inner is Reach.PUBLIC else Reach.NOWHERE
     if address == IPv6Address("::1"):
         return Reach.LOOPBACK
+    if any(address in network for network in _LINK_LOCAL_6):
+        return Reach.LINK_LOCAL
     if any(address in network for network in _PRIVATE_6):
         return Reach.PRIVATE
     if address not in _PUBLIC_6 or any(address in network for network in _NOWHERE_6):
@@ -90,6 +102,8 @@ def reach(address: Address) -> Reach:
 def _reach_4(address: IPv4Address) -> Reach:
     if address in _LOOPBACK_4:
         return Reach.LOOPBACK
+    if any(address in network for network in _LINK_LOCAL_4):
+        return Reach.LINK_LOCAL
     if any(address in network for network in _PRIVATE_4):
         return Reach.PRIVATE
     if any(address in network for network in _NOWHERE_4):
@@ -112,7 +126,7 @@ class TargetRules:
                 return self.allow_loopback
             case Reach.PRIVATE:
                 return self.allow_private
-            case Reach.NOWHERE:
+            case Reach.LINK_LOCAL | Reach.NOWHERE:
                 return False
 
 
@@ -186,7 +200,7 @@ def _check_as_written(target: Target, rules: TargetRules) -> None:
     if target.scheme == "http" and not is_localhost:
         raise _rejected("http is for localhost only, everything else needs https")
     if (is_localhost or name.endswith(".localhost")) and not rules.allow_loopback:
-        raise _rejected(f"it leads to {Reach.LOOPBACK.value} (webhooks.allow_loopback)")
+        raise _forbidden(Reach.LOOPBACK, target.host)
     if address is not None:
         check_addresses(target, [address], rules)
 
@@ -196,7 +210,7 @@ def check_addresses(target: Target, addresses: Sequence[Address], rules: TargetR
     bad address is an attack, or may become one with the next lookup."""
     for address in addresses:
         if not rules.admits(address):
-            raise _rejected(f"it leads to {reach(address).value}, {address}")
+            raise _forbidden(reach(address), str(address))
         if target.scheme == "http" and reach(address) is not Reach.LOOPBACK:
             raise _rejected(f"http is for localhost only, and it leads to {address}")
 
@@ -214,6 +228,12 @@ async def resolve(
         addresses = [ip_address(text) for text in texts]
     check_addresses(target, addresses, rules)
     return addresses[:ADDRESSES_MAX]
+
+
+def _forbidden(where: Reach, host: str) -> SubscriptionRefused:
+    setting = _SETTINGS.get(where)
+    remedy = "" if setting is None else f". It is allowed where the server has {setting} = true"
+    return _rejected(f"it leads to {where.value}, {host}{remedy}")
 
 
 def _rejected(reason: str) -> SubscriptionRefused:
