@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -119,7 +120,8 @@ def test_the_server_is_told_the_token_s_subject_and_never_the_client_s_word_for_
         token = keys.mint(subject="alice")
         signed = seen("/v1/stream/x", Authorization=f"Bearer {token}")
         assert signed["x-jwt-sub"] == "alice"
-        assert "x-forwarded-host" not in signed
+        assert signed["x-forwarded-host"] == client.base_url.netloc.decode(), "what was asked for"
+        assert signed["host"] == f"127.0.0.1:{upstream}", "the server's own, which it may insist on"
         assert "x-jwt-sub" not in seen("/healthz"), "also where no token is asked for"
 
 
@@ -153,9 +155,10 @@ def _envoy(directory: Path, keys: Keys, upstream: int) -> Iterator[httpx.Client]
     ports = Ports(any_free=True)
     setup = envoy_config.Setup(
         listen_port=ports.give("envoy"),
-        admin_port=ports.give("envoy-admin"),
+        admin_socket="admin.sock",
+        stats_port=ports.give("envoy-stats"),
         server_port=upstream,
-        jwks_file=keys.jwks_file,
+        jwks=keys.jwks(),
         issuer=ISSUER,
         audience=AUDIENCE,
     )
@@ -163,7 +166,9 @@ def _envoy(directory: Path, keys: Keys, upstream: int) -> Iterator[httpx.Client]
     envoy_config.write(setup, config)
     url = f"http://127.0.0.1:{setup.listen_port}"
     with (directory / "envoy.log").open("wb") as log:
-        process = subprocess.Popen(envoy_config.command(config), stdout=log, stderr=log)
+        process = subprocess.Popen(
+            envoy_config.command(config), stdout=log, stderr=log, cwd=directory
+        )
     try:
         health = Health("http", f"{url}/healthz")
         eventually(lambda: check(health) == "ok", "Envoy answers")
@@ -254,12 +259,83 @@ def test_clients_may_speak_http_2(stack: StackProcess) -> None:
 
 def test_the_admin_page_knows_the_filter(stack: StackProcess, signed: httpx.Client) -> None:
     signed.head("/v1/stream/none")
+    with admin_of(stack) as admin:
+        stats = admin.get("/stats", params={"filter": "jwt_authn", "format": "json"}).json()
+        counts = {stat["name"]: stat["value"] for stat in stats["stats"]}
+        assert counts["http.public.jwt_authn.allowed"] > 0
+        # Verified tokens are remembered, so a second request with one costs no signature check.
+        signed.head("/v1/stream/none")
+        stats = admin.get("/stats", params={"filter": "jwt_cache_hit", "format": "json"}).json()
+        assert any(stat["value"] > 0 for stat in stats["stats"])
+
+
+# --- the admin interface ---
+
+
+def note_of(stack: StackProcess, what: str) -> str:
     note = next(part.note for part in stack.record.parts if part.name == "envoy")
-    admin = note.split("admin ")[1].split(";")[0]
-    stats = httpx.get(f"{admin}/stats", params={"filter": "jwt_authn", "format": "json"}).json()
-    counts = {stat["name"]: stat["value"] for stat in stats["stats"]}
-    assert counts["http.public.jwt_authn.allowed"] > 0
-    # Verified tokens are remembered, so a second request with one costs no signature check.
-    signed.head("/v1/stream/none")
-    stats = httpx.get(f"{admin}/stats", params={"filter": "jwt_cache_hit", "format": "json"})
-    assert any(stat["value"] > 0 for stat in json.loads(stats.text)["stats"])
+    return note.split(f"{what} ")[1].split(";")[0]
+
+
+def admin_of(stack: StackProcess) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=note_of(stack, "admin"))
+    return httpx.Client(base_url="http://envoy", transport=transport, timeout=DEADLINE_SECS)
+
+
+def test_the_admin_interface_is_a_socket_that_its_owner_alone_may_open(
+    stack: StackProcess,
+) -> None:
+    socket = Path(note_of(stack, "admin"))
+    assert stat.S_ISSOCK(socket.stat().st_mode)
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+
+
+def test_a_port_shows_the_metrics_and_nothing_that_changes_anything(stack: StackProcess) -> None:
+    pid = stack.pid("envoy")
+    with httpx.Client(base_url=note_of(stack, "stats"), timeout=DEADLINE_SECS) as stats:
+        assert "envoy_cluster_upstream_rq" in stats.get("/stats/prometheus").text
+        assert stats.get("/ready").status_code == 200
+        for path in ("/quitquitquit", "/", "/config_dump", "/stats", "/ready/../quitquitquit"):
+            assert stats.post(path).status_code == 404, path
+            assert stats.get(path).status_code == 404, path
+        assert stats.post("/stats/prometheus").status_code == 404
+        rebound = stats.get("/stats/prometheus", headers={"Host": "evil.example:9901"})
+        assert rebound.status_code == 404
+    assert stack.pid("envoy") == pid
+    with admin_of(stack) as admin:
+        assert admin.get("/ready").status_code == 200
+
+
+def test_a_holder_of_a_token_cannot_have_the_server_end_the_proxy(
+    stack: StackProcess, signed: httpx.Client
+) -> None:
+    """By a webhook to the admin interface, which used to be a port that asked nobody."""
+    hook = {"url": f"{note_of(stack, 'stats')}/quitquitquit"}
+    config = {"type": "webhook", "streams": ["kill"], "webhook": hook}
+    refused = signed.put("/v1/stream/__ds/subscriptions/kill", json=config)
+    assert refused.status_code == 400
+    assert "webhooks.allow_loopback" in refused.json()["detail"]
+
+
+def test_a_page_cannot_use_the_server_behind_the_proxy_or_its_own_port(
+    stack: StackProcess, signed: httpx.Client, stream: str
+) -> None:
+    """The server is strict about Host though clients of Envoy may use any name."""
+    named = signed.put(stream, headers={**TEXT, "Host": "streams.example"})
+    assert named.status_code == 201
+    assert named.headers["location"] == f"http://streams.example{stream}"
+    with httpx.Client(base_url=stack.address("server"), timeout=DEADLINE_SECS) as direct:
+        assert direct.get(stream, headers={"Host": "streams.example"}).status_code == 421
+        page = {"Origin": "https://evil.example"}
+        assert direct.post(stream, headers={**TEXT, **page}, content="x").status_code == 403
+        assert "access-control-allow-origin" not in direct.get(stream, headers=page).headers
+
+
+def test_a_page_of_the_proxy_s_own_origin_may_write(
+    envoy: httpx.Client, signed: httpx.Client, stream: str
+) -> None:
+    own = {"Origin": f"http://{envoy.base_url.netloc.decode()}"}
+    assert signed.put(stream, headers={**TEXT, **own}).status_code == 201
+    foreign = {"Origin": "http://localhost:5173"}
+    assert signed.post(stream, headers={**TEXT, **foreign}, content="x").status_code == 403

@@ -10,7 +10,7 @@ from headrace.stack.ports import FREE_RANGE, PORT_MAP, NoFreePort, Ports
 
 
 def test_the_map_is_the_reference_s() -> None:
-    reference = {"server": 4437, "envoy": 8080, "envoy-admin": 9901, "postgres": 54321}
+    reference = {"server": 4437, "envoy": 8080, "envoy-stats": 9901, "postgres": 54321}
     reference |= {"adminer": 8081, "ui": 3000}
     assert reference.items() <= PORT_MAP.items()
     assert len(set(PORT_MAP.values())) == len(PORT_MAP)

@@ -70,7 +70,8 @@ def test_the_printed_configuration_verifies_against_remote_keys_behind_tls(tmp_p
     with answering(keys.jwks_file.read_bytes()) as provider, answering(b"upstream") as server:
         printed = headrace(
             *("stack", "envoy-config", "--server", server, "--listen", listen),
-            *("--admin", f"127.0.0.1:{ports.give('envoy-admin')}"),
+            *("--admin", str(tmp_path / "admin.sock")),
+            *("--stats", f"127.0.0.1:{ports.give('envoy-stats')}"),
             *("--jwks-uri", f"http://{provider}/jwks.json"),
             *("--issuer", "durable-streams-test", "--audience", "durable-streams"),
             *("--tls-cert", str(tmp_path / "tls.crt"), "--tls-key", str(tmp_path / "tls.key")),
@@ -110,6 +111,8 @@ def _status(client: httpx.Client, path: str) -> int:
         (["--jwks-uri", "ftp://x/y", "--issuer", "i", "--audience", "a"], "is not an http"),
         (["--listen", "8080"], "is not an address and a port"),
         (["--listen", "host:99999"], "is not an address and a port"),
+        (["--admin", "127.0.0.1:9901"], "the admin API is a unix socket"),
+        (["--admin", "/" + "x" * 200], "of at most 107 bytes"),
     ],
 )
 def test_a_bad_envoy_config_is_refused_in_a_sentence(
@@ -272,4 +275,4 @@ def test_the_scrape_configuration_names_ports_of_the_stack() -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     targets = json.dumps(yaml.safe_load(block))
     ports = {int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", targets)}
-    assert ports == {PORT_MAP[name] for name in ("server", "monitor", "envoy-admin")}
+    assert ports == {PORT_MAP[name] for name in ("server", "monitor", "envoy-stats")}

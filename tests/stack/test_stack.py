@@ -62,7 +62,7 @@ def test_the_stack_survives_the_death_of_its_parts_and_of_its_supervisor(tmp_pat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        ports = ["--port", f"envoy={number}", "--port=server=0", "--port=envoy-admin=0"]
+        ports = ["--port", f"envoy={number}", "--port=server=0", "--port=envoy-stats=0"]
         first = StackProcess(tmp_path / "state", "default", *ports)
         with first:
             assert f"Port {number} is taken: envoy listens on" in first.output()

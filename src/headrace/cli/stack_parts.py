@@ -21,6 +21,7 @@ from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.cli.stack_options import StateOption, state_directory
 
 SERVER_URL_DEFAULT = "http://localhost:4437"
+SOCKET_PATH_BYTES_MAX = 107  # Linux: sockaddr_un
 PortOption = Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port to listen on.")]
 HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 
@@ -131,7 +132,11 @@ def envoy_config(
         str, typer.Option("--listen", metavar="ADDRESS:PORT", help="Where clients come.")
     ] = "0.0.0.0:8080",
     admin: Annotated[
-        str, typer.Option("--admin", metavar="ADDRESS:PORT", help="The admin page.")
+        Path, typer.Option("--admin", metavar="SOCKET", help="Unix socket of Envoy's admin API.")
+    ] = Path("/run/headrace-envoy/admin.sock"),
+    stats: Annotated[
+        str,
+        typer.Option("--stats", metavar="ADDRESS:PORT", help="Where Prometheus finds metrics."),
     ] = "127.0.0.1:9901",
     jwks_uri: Annotated[
         str | None, typer.Option("--jwks-uri", help="Your identity provider's keys.")
@@ -160,21 +165,25 @@ def envoy_config(
         fail(f"--jwks-uri {jwks_uri} is not an http or https URL with a path.", EXIT_REFUSED)
     if jwks_uri is not None and (issuer is None or audience is None):
         fail("--jwks-uri needs --issuer and --audience: whose tokens, for whom.", EXIT_REFUSED)
-    keys = None if jwks_uri is not None else Keys(state_directory(state).path)
-    if keys is not None:
-        keys.ensure()
+    if not admin.is_absolute() or len(os.fsencode(admin)) > SOCKET_PATH_BYTES_MAX:
+        fail(
+            f"--admin {admin} is not an absolute path of at most {SOCKET_PATH_BYTES_MAX} bytes: "
+            "the admin API is a unix socket, since it can end Envoy and asks for no token.",
+            EXIT_REFUSED,
+        )
     (address, port), (server_host, server_port) = _host_port(listen), _host_port(server)
-    admin_host, admin_port = _host_port(admin)
+    stats_host, stats_port = _host_port(stats)
     setup = envoy.Setup(
         listen_port=port,
-        admin_port=admin_port,
+        admin_socket=str(admin),
+        stats_port=stats_port,
         server_port=server_port,
-        jwks_file=None if keys is None else keys.jwks_file,
+        jwks=None if jwks_uri is not None else Keys(state_directory(state).path).jwks(),
         issuer=issuer or ISSUER,
         audience=audience or AUDIENCE,
         sse_rotation_secs=sse_rotation,
         address=address,
-        admin_address=admin_host,
+        stats_address=stats_host,
         server_host=server_host,
         jwks_uri=jwks_uri,
         tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),

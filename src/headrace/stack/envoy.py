@@ -2,11 +2,18 @@
 
 Every request needs a token but those that `OPEN_*` names and CORS preflights. What is said about
 identity comes from the token alone: such headers are removed from what clients send.
+
+The admin interface can end Envoy and change it, and asks nobody who they are. It is a unix socket
+that Envoy's own account may open; of it a port of this machine shows `STATS_PATHS` and no more.
+
+The server is called by its own address, so that it can refuse every other Host; what the client
+called comes as X-Forwarded-Host.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -29,6 +36,9 @@ VERIFIED_TOKENS_CACHED = 1000
 OPEN_PATHS = ("/healthz",)
 OPEN_PREFIXES = ("/ui",)  # the page's own files; what it asks for needs the page's token
 IDENTITY_HEADERS = ("x-jwt-sub", "x-forwarded-host")
+STATS_PATHS = ("/stats/prometheus", "/ready")
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+OWNER_ONLY = 0o600
 
 
 @dataclass(frozen=True)
@@ -36,16 +46,17 @@ class Setup:
     """What the configuration depends on."""
 
     listen_port: int
-    admin_port: int
+    admin_socket: str  # relative to where Envoy runs: a socket's path has 107 bytes
+    stats_port: int
     server_port: int
-    jwks_file: Path | None
+    jwks: str | None  # public keys as a JSON Web Key Set
     issuer: str
     audience: str
     stream_root: str = "/v1/stream"
     sse_rotation_secs: float = 60
     ui_port: int | None = None
     address: str = LOOPBACK
-    admin_address: str = LOOPBACK
+    stats_address: str = LOOPBACK
     server_host: str = LOOPBACK
     jwks_uri: str | None = None  # an identity provider's keys, instead of the file
     tls: tuple[Path, Path] | None = None  # certificate chain and key, PEM
@@ -77,13 +88,42 @@ def write(setup: Setup, path: Path) -> None:
 
 
 def bootstrap(setup: Setup) -> dict[str, Any]:
-    listeners = [_listener("public", setup, setup.listen_port, [_early_removal()], _jwt(setup))]
+    listeners = [_public(setup), _stats(setup)]
     if setup.ui_port is not None:
-        listeners.append(_listener("ui", setup, setup.ui_port, [], None))
+        listeners.append(_ui(setup, setup.ui_port))
     return {
-        "admin": {"address": _socket(setup.admin_address, setup.admin_port)},
+        "admin": {"address": {"pipe": {"path": setup.admin_socket, "mode": OWNER_ONLY}}},
         "static_resources": {"listeners": listeners, "clusters": _clusters(setup)},
     }
+
+
+def _public(setup: Setup) -> dict[str, Any]:
+    manager = _manager(
+        "public",
+        setup,
+        _virtual_host("public", _server_host(setup)),
+        filters=[_jwt(setup)],
+    )
+    return _listener("public", _socket(setup.address, setup.listen_port), manager, setup.tls)
+
+
+def _ui(setup: Setup, port: int) -> dict[str, Any]:
+    """Without tokens: the server sees the client's own Host, and refuses those it must."""
+    manager = _manager("ui", setup, _virtual_host("ui", None))
+    return _listener("ui", _socket(setup.address, port), manager, setup.tls)
+
+
+def _stats(setup: Setup) -> dict[str, Any]:
+    """What Prometheus reads, which cannot read a unix socket."""
+    get = {"name": ":method", "string_match": {"exact": "GET"}}
+    routes = [
+        {"match": {"path": path, "headers": [get]}, "route": {"cluster": "admin"}}
+        for path in STATS_PATHS
+    ]
+    domains = LOOPBACK_HOSTS if _is_loopback(setup.stats_address) else ("*",)
+    host = {"name": "stats", "domains": list(domains), "routes": routes}
+    manager = _manager("stats", setup, host)
+    return _listener("stats", _socket(setup.stats_address, setup.stats_port), manager, None)
 
 
 def _socket(address: str, port: int) -> dict[str, Any]:
@@ -97,10 +137,10 @@ def idle_timeout(sse_rotation_secs: float) -> str:
     return f"{max(IDLE_SECS_MIN, int(2 * sse_rotation_secs))}s"
 
 
-def _listener(
-    name: str, setup: Setup, port: int, early: list[Any], jwt: dict[str, Any] | None
+def _manager(
+    name: str, setup: Setup, host: dict[str, Any], filters: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    manager = {
+    return {
         "@type": f"{FILTERS}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
         "codec_type": "AUTO",  # HTTP/1.1 and HTTP/2, each by what the client says first
@@ -110,23 +150,27 @@ def _listener(
         # A rule that matches `/healthz` must not be met by `/healthz/../v1/...` or an escaped
         # slash. Adjacent slashes are left alone: they are part of a stream's name.
         "path_with_escaped_slashes_action": "KEEP_UNCHANGED",
-        "early_header_mutation_extensions": early,
+        "early_header_mutation_extensions": [_early_removal()],
         "local_reply_config": _problem_documents(),
-        "route_config": {"virtual_hosts": [_virtual_host(name)]},
-        "http_filters": [*([jwt] if jwt else []), _router()],
+        "route_config": {"virtual_hosts": [host], "ignore_port_in_host_matching": True},
+        "http_filters": [*filters, _router()],
     }
+
+
+def _listener(
+    name: str,
+    address: dict[str, Any],
+    manager: dict[str, Any],
+    tls: tuple[Path, Path] | None,
+) -> dict[str, Any]:
     chain: dict[str, Any] = {
         "filters": [
             {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
         ]
     }
-    if setup.tls is not None:
-        chain["transport_socket"] = _server_tls(*setup.tls)
-    return {
-        "name": name,
-        "address": _socket(setup.address, port),
-        "filter_chains": [chain],
-    }
+    if tls is not None:
+        chain["transport_socket"] = _server_tls(*tls)
+    return {"name": name, "address": address, "filter_chains": [chain]}
 
 
 def _server_tls(certificate: Path, key: Path) -> dict[str, Any]:
@@ -155,16 +199,17 @@ def _early_removal() -> dict[str, Any]:
     }
 
 
-def _virtual_host(name: str) -> dict[str, Any]:
-    everything = {
-        "match": {"prefix": "/"},
-        "route": {
-            "cluster": "server",
-            "timeout": "0s",  # SSE goes on for as long as the server likes
-            # Only what certainly did not reach the server is sent again.
-            "retry_policy": {"retry_on": "connect-failure,refused-stream", "num_retries": 2},
-        },
+def _virtual_host(name: str, server_host: str | None) -> dict[str, Any]:
+    """Everything goes to the server, which is called `server_host`, or as the client called us."""
+    route: dict[str, Any] = {
+        "cluster": "server",
+        "timeout": "0s",  # SSE goes on for as long as the server likes
+        # Only what certainly did not reach the server is sent again.
+        "retry_policy": {"retry_on": "connect-failure,refused-stream", "num_retries": 2},
     }
+    if server_host is not None:
+        route |= {"host_rewrite_literal": server_host, "append_x_forwarded_host": True}
+    everything = {"match": {"prefix": "/"}, "route": route}
     home = {"match": {"path": "/"}, "redirect": {"path_redirect": "/ui/"}}
     return {"name": name, "domains": ["*"], "routes": [home, everything]}
 
@@ -198,7 +243,7 @@ def _jwt(setup: Setup) -> dict[str, Any]:
 
 def _jwks_source(setup: Setup) -> dict[str, Any]:
     if setup.jwks_uri is None:
-        return {"local_jwks": {"filename": str(setup.jwks_file)}}
+        return {"local_jwks": {"inline_string": setup.jwks}}
     return {
         "remote_jwks": {
             "http_uri": {"uri": setup.jwks_uri, "cluster": "jwks", "timeout": "5s"},
@@ -249,7 +294,7 @@ def _problem_documents() -> dict[str, Any]:
 
 
 def _clusters(setup: Setup) -> list[dict[str, Any]]:
-    clusters = [_server_cluster(setup)]
+    clusters = [_server_cluster(setup), _admin_cluster(setup)]
     if setup.jwks_uri is not None:
         clusters.append(_jwks_cluster(setup.jwks_uri))
     return clusters
@@ -257,12 +302,23 @@ def _clusters(setup: Setup) -> list[dict[str, Any]]:
 
 def _endpoints(name: str, host: str, port: int) -> dict[str, Any]:
     """An address, or a name that is looked up again and again."""
-    endpoint = {"endpoint": {"address": _socket(host, port)}}
-    return {
-        "name": name,
-        "type": "STATIC" if _is_address(host) else "STRICT_DNS",
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]},
-    }
+    kind = "STATIC" if _is_address(host) else "STRICT_DNS"
+    return {"type": kind, **_assignment(name, _socket(host, port))}
+
+
+def _assignment(name: str, address: dict[str, Any]) -> dict[str, Any]:
+    endpoints = [{"lb_endpoints": [{"endpoint": {"address": address}}]}]
+    return {"name": name, "load_assignment": {"cluster_name": name, "endpoints": endpoints}}
+
+
+def _admin_cluster(setup: Setup) -> dict[str, Any]:
+    address = {"pipe": {"path": setup.admin_socket}}
+    return {"type": "STATIC", "connect_timeout": "1s", **_assignment("admin", address)}
+
+
+def _server_host(setup: Setup) -> str:
+    host = f"[{setup.server_host}]" if ":" in setup.server_host else setup.server_host
+    return f"{host}:{setup.server_port}"
 
 
 def _is_address(host: str) -> bool:
@@ -271,6 +327,10 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_loopback(host: str) -> bool:
+    return _is_address(host) and ip_address(host).is_loopback
 
 
 def _jwks_cluster(uri: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ LOOPBACK = "127.0.0.1"
 PORT_MAP: Mapping[str, int] = {
     "server": 4437,
     "envoy": 8080,
-    "envoy-admin": 9901,
+    "envoy-stats": 9901,
     "postgres": 54321,
     "monitor": 9902,
     "adminer": 8081,

@@ -18,6 +18,7 @@ from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
 PROFILES = ("default", "sync", "dev")
 CONFIG_TIMEOUT_SECS = 30
 STREAM_BYTES_MAX = 1024**3
+ADMIN_SOCKET = "admin.sock"
 
 
 class BadSetup(ValueError):
@@ -73,14 +74,17 @@ def _server(state: StateDirectory, ports: Ports) -> Part:
 
 
 def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> Part:
-    keys = Keys(state.path)
-    keys.ensure()
+    # The admin socket is in a directory of its own, which no other account may enter.
+    home = state.path / "envoy"
+    home.mkdir(exist_ok=True, mode=0o700)
+    home.chmod(0o700)
     settings = _server_settings(server)
     setup = envoy.Setup(
         listen_port=ports.give("envoy"),
-        admin_port=ports.give("envoy-admin"),
+        admin_socket=ADMIN_SOCKET,
+        stats_port=ports.give("envoy-stats"),
         server_port=ports.give("server"),
-        jwks_file=keys.jwks_file,
+        jwks=Keys(state.path).jwks(),
         issuer=ISSUER,
         audience=AUDIENCE,
         stream_root=str(settings["server"]["stream_root"]["value"]),
@@ -89,7 +93,7 @@ def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> P
     )
     config = state.path / "envoy.json"
     envoy.write(setup, config)
-    note = f"tokens; admin {url(setup.admin_port)}"
+    note = f"tokens; stats {url(setup.stats_port)}; admin {home / ADMIN_SOCKET}"
     page = "" if setup.ui_port is None else url(setup.ui_port)
     if page:
         note += f"; stream browser {page}"
@@ -101,6 +105,7 @@ def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> P
         address=url(setup.listen_port),
         page=page,
         note=note,
+        cwd=home,
     )
 
 

@@ -44,6 +44,11 @@ class Keys:
     def jwks_file(self) -> Path:
         return self._directory / "jwks.json"
 
+    def jwks(self) -> str:
+        """The public half, for whoever verifies tokens."""
+        self.ensure()
+        return self.jwks_file.read_text("utf-8")
+
     def ensure(self) -> None:
         """Make the pair if there is none; two processes that try at once end up with one."""
         if self.private_file.exists() and self.jwks_file.exists():
