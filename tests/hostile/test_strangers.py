@@ -8,6 +8,11 @@ token may have the server itself send requests.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,6 +22,8 @@ from headrace.config import Config, Server
 from headrace.http.access import Access, access_of
 from headrace.http.origin import Origins
 from headrace.protocol.access import HostRules
+from headrace.stack import adminer, tables
+from headrace.testing.ports import free_port, is_listening
 from headrace.testing.raw import RawConnection, RawResponse, request_bytes
 from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
@@ -281,6 +288,89 @@ def test_inside_another_application_hosts_are_that_application_s_matter() -> Non
     assert access_of(loopback, origins, listens=True).host_refusal(host) is not None
     assert access_of(loopback, origins, listens=False).host_refusal(host) is None
     assert access_of(listed, origins, listens=False).host_refusal(host) is not None
+
+
+# -- the pages of the stack ------------------------------------------------------------------------
+
+
+def test_the_page_of_tables_answers_only_under_names_of_this_machine() -> None:
+    with page_of_tables(HostRules()) as url:
+        assert httpx.get(f"{url}/none").status_code == 404
+        for host in ("evil.example", "evil.example:8081", "192.168.1.2"):
+            answer = httpx.get(f"{url}/none", headers={"Host": host})
+            assert answer.status_code == 421
+    with page_of_tables(HostRules(["tables.example"])) as url:
+        answer = httpx.get(f"{url}/none", headers={"Host": "tables.example"})
+        assert answer.status_code == 404
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@contextmanager
+def page_of_tables(rules: HostRules) -> Iterator[str]:
+    with tables.server("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1", 0, rules) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+ADMINER = Path(__file__).parent / ".adminer"
+
+
+@pytest.fixture(scope="module")
+def adminer_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Adminer as the stack serves it. It shows its form without a database."""
+    found = adminer.find(ADMINER)
+    if found is None:
+        pytest.skip("no PHP and Adminer here, and apt could not fetch them")
+    port = free_port()
+    log = (tmp_path_factory.mktemp("adminer") / "php.log").open("wb")
+    command, env = found.command("127.0.0.1", port), {**os.environ, **found.environment()}
+    with log, subprocess.Popen(command, stdout=log, stderr=log, env=env) as process:
+        eventually(lambda: is_listening(port), "PHP listens")
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", [*FOREIGN_HOSTS, "::1", "localhost@evil.example"])
+def test_a_rebound_page_does_not_get_adminer(adminer_url: str, host: str) -> None:
+    answer = httpx.get(adminer_url, headers={"Host": host})
+    assert (answer.status_code, "password" in answer.text.lower()) == (421, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", OWN_HOSTS)
+def test_adminer_is_there_under_every_name_of_this_machine(adminer_url: str, host: str) -> None:
+    answer = httpx.get(adminer_url, headers={"Host": host})
+    assert (answer.status_code, "password" in answer.text.lower()) == (200, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FOREIGN_PAGES, ids=str)
+def test_a_page_of_another_origin_does_not_log_in_to_adminer(
+    adminer_url: str, page: dict[str, str]
+) -> None:
+    login = {"auth[driver]": "pgsql", "auth[username]": "postgres", "auth[password]": "password"}
+    headers = {"Host": "localhost", **page}
+    assert httpx.post(adminer_url, data=login, headers=headers).status_code == 403
+    assert httpx.get(adminer_url, headers=headers).status_code == 403, "nor embeds it"
+
+
+@pytest.mark.slow
+def test_a_link_leads_to_adminer_and_its_own_form_works(adminer_url: str) -> None:
+    link = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
+    assert httpx.get(adminer_url, headers=link).status_code == 200
+    assert httpx.post(adminer_url, headers=link).status_code == 403, "a form of another page"
+    login = {"auth[driver]": "pgsql", "auth[server]": "127.0.0.1:1", "auth[username]": "x"}
+    for own in ({"Origin": adminer_url}, {"Sec-Fetch-Site": "same-origin"}):
+        answer = httpx.post(adminer_url, data=login, headers=own, follow_redirects=False)
+        assert answer.status_code not in (403, 421)
 
 
 # -- the server's own requests ---------------------------------------------------------------------

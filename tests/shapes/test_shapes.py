@@ -269,14 +269,47 @@ def test_answers_say_how_long_caches_may_keep_them(follow: Follow, db: psycopg.C
     assert int(later.headers["electric-cursor"]) > int(live.headers["electric-cursor"])
 
 
-def test_a_browser_may_read_the_headers(follow: Follow, schema: str) -> None:
-    answer = follow().http.get(
-        "/v1/shape",
-        params={"table": f"{schema}.items", "offset": "-1"},
-        headers={"Origin": "https://a.b"},
-    )
-    assert answer.headers["access-control-allow-origin"] == "*"
-    assert "electric-handle" in answer.headers["access-control-expose-headers"].lower()
+def test_a_page_of_another_origin_reads_and_drops_nothing(follow: Follow, schema: str) -> None:
+    follower = follow()
+    follower.catch_up()
+    page = {"Origin": "https://evil.example"}
+    params = {"table": f"{schema}.items", "offset": "-1"}
+    answer = follower.http.get("/v1/shape", params=params, headers=page)
+    assert answer.status_code == 200
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    asked = {**page, "Access-Control-Request-Method": "DELETE"}
+    preflight = follower.http.options("/v1/shape", headers=asked)
+    assert "access-control-allow-origin" not in preflight.headers
+    dropped = follower.http.delete("/v1/shape", params={"handle": follower.handle}, headers=page)
+    assert dropped.status_code == 403
+    assert follower.ask().status_code == 200
+
+
+def test_a_rebound_page_gets_nothing(follow: Follow, schema: str) -> None:
+    params = {"table": f"{schema}.items", "offset": "-1"}
+    for host, status in (("evil.example:3001", 421), ("localhost:3001", 200)):
+        answer = follow().http.get("/v1/shape", params=params, headers={"Host": host})
+        assert answer.status_code == status
+
+
+def test_one_setting_lets_pages_of_listed_origins_read(
+    shapes_database: str, server: ServerProcess, tmp_path: Path
+) -> None:
+    own = ("--cors-origins", "http://localhost:5173", "--slot", "opened", "--prefix", "opened")
+    process = ShapesProcess(shapes_database, server.url, tmp_path / "shapes.log", *own)
+    try:
+        process.start()
+        with httpx.Client(base_url=process.url) as http:
+            page = {"Origin": "http://localhost:5173"}
+            answer = http.get("/v1/health", headers=page)
+            assert answer.headers["access-control-allow-origin"] == page["Origin"]
+            exposed = answer.headers["access-control-expose-headers"]
+            assert "electric-handle" in exposed.lower()
+            other = http.get("/v1/health", headers={"Origin": "https://evil.example"})
+            assert "access-control-allow-origin" not in other.headers
+    finally:
+        process.stop()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import httpx
 import psycopg
 import pytest
 
+from headrace.protocol.access import HostRules
 from headrace.stack import migrate, tables
 from headrace.stack.lag import Behind, Lag
 from headrace.stack.migrate import Migration, MigrationError
@@ -173,7 +174,7 @@ def test_the_page_cannot_write(database: str) -> None:
 
 
 def test_the_page_is_served(database: str) -> None:
-    with tables.server(database, "127.0.0.1", 0) as server:
+    with tables.server(database, "127.0.0.1", 0, HostRules()) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

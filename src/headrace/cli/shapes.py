@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import EXIT_REFUSED, fail
+from headrace.cli.stack_options import AllowedHostsOption, host_rules
 from headrace.cli.stack_parts import HostOption, log_plainly, postgres_url, server_url
 
 
@@ -21,6 +22,16 @@ def shapes(
     allow_shape_deletion: Annotated[
         bool, typer.Option("--allow-shape-deletion", help="Answer DELETE /v1/shape.")
     ] = False,
+    names: AllowedHostsOption = "auto",
+    cors_origins: Annotated[
+        str,
+        typer.Option(
+            "--cors-origins",
+            envvar="DS_HTTP__CORS_ORIGINS",
+            metavar="ORIGINS",
+            help="Origins whose pages may read shapes, by commas, or * for all.",
+        ),
+    ] = "",
 ) -> None:
     """Serve GET /v1/shape for @electric-sql/client, from POSTGRES_URL and DS_SERVER_URL."""
     missing = [name for name in ("psycopg", "starlette", "uvicorn") if find_spec(name) is None]
@@ -29,9 +40,20 @@ def shapes(
             f"Shapes need {' and '.join(missing)}: install Headrace with its extra `stack`.",
             EXIT_REFUSED,
         )
+    from headrace.shapes.api import Visitors
     from headrace.shapes.service import Shapes
     from headrace.shapes.serving import serve
 
     log_plainly()
+    visitors = Visitors(host_rules(host, names), _origins(cors_origins))
     service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix)
-    serve(service, allow_deletion=allow_shape_deletion, host=host, port=port)
+    serve(service, allow_deletion=allow_shape_deletion, host=host, port=port, visitors=visitors)
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    from headrace.config.kinds import ORIGINS
+
+    try:
+        return ORIGINS.parse(text)
+    except (ValueError, TypeError):
+        fail(f"--cors-origins {text} is not allowed: {ORIGINS.allowed}.", EXIT_REFUSED)

@@ -1,4 +1,4 @@
-"""What the commands about the stack share: where it keeps everything."""
+"""What the commands about the stack share: where it keeps everything, whom its pages answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headrace.cli.options import EXIT_REFUSED, fail
+from headrace.protocol.access import HostRules, is_loopback
 
 if TYPE_CHECKING:
     from headrace.stack.state import StateDirectory
@@ -16,6 +19,36 @@ StateOption = Annotated[
         "--state", metavar="DIR", help="Where the stack keeps everything; else .headrace."
     ),
 ]
+
+
+AllowedHostsOption = Annotated[
+    str,
+    typer.Option(
+        "--allowed-hosts",
+        envvar="DS_SERVER__ALLOWED_HOSTS",
+        metavar="NAMES",
+        help="Host names that are answered besides those of loopback, by commas; * is any, auto is "
+        "none while it listens on loopback and any otherwise.",
+    ),
+]
+
+
+def allowed_hosts(listen: str, names: str) -> tuple[str, ...]:
+    """What `names` comes to for a listener: a list, perhaps empty, or `*` alone."""
+    from headrace.config.kinds import ALLOWED_HOSTS, AUTO
+
+    try:
+        allowed = ALLOWED_HOSTS.parse(names)
+    except (ValueError, TypeError):
+        fail(f"--allowed-hosts {names} is not allowed: {ALLOWED_HOSTS.allowed}.", EXIT_REFUSED)
+    if allowed == (AUTO,):
+        return () if is_loopback(listen) else ("*",)
+    return allowed
+
+
+def host_rules(listen: str, names: str) -> HostRules:
+    allowed = allowed_hosts(listen, names)
+    return HostRules(allowed, any_host=allowed == ("*",))
 
 
 def state_directory(path: Path | None) -> StateDirectory:

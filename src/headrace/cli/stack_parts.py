@@ -18,7 +18,13 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
-from headrace.cli.stack_options import StateOption, state_directory
+from headrace.cli.stack_options import (
+    AllowedHostsOption,
+    StateOption,
+    allowed_hosts,
+    host_rules,
+    state_directory,
+)
 
 SERVER_URL_DEFAULT = "http://localhost:4437"
 SOCKET_PATH_BYTES_MAX = 107  # Linux: sockaddr_un
@@ -101,27 +107,38 @@ def heartbeat(
     Heartbeat(postgres_url(), server_url()).run(_until_told(), every)
 
 
-def monitor(port: PortOption, slot: str = "headrace", host: HostOption = "127.0.0.1") -> None:
+def monitor(
+    port: PortOption,
+    slot: str = "headrace",
+    host: HostOption = "127.0.0.1",
+    names: AllowedHostsOption = "auto",
+) -> None:
     """Serve the lag of the sync and the state of its slots as metrics."""
     from headrace.stack.monitor import Monitor, serve
 
     log_plainly()
-    serve(Monitor(postgres_url(), server_url(), slot=slot), host, port)
+    rules = host_rules(host, names)
+    serve(Monitor(postgres_url(), server_url(), slot=slot), host, port, rules)
 
 
 def database_page(
-    port: PortOption, state: StateOption = None, host: HostOption = "127.0.0.1"
+    port: PortOption,
+    state: StateOption = None,
+    host: HostOption = "127.0.0.1",
+    names: AllowedHostsOption = "auto",
 ) -> None:
     """Serve Adminer or, where it cannot be had, a read-only page of the tables."""
     from headrace.stack import adminer, tables
 
     log_plainly()
+    rules = host_rules(host, names)
     found = adminer.find(state_directory(state).path / "adminer")
     if found is not None:
         command = found.command(host, port)
-        os.execv(command[0], command)
+        environment = found.environment(allowed_hosts(host, names))
+        os.execve(command[0], command, {**os.environ, **environment})
     logging.getLogger(__name__).warning("serving the read-only page instead of Adminer")
-    tables.server(postgres_url(), host, port).serve_forever()
+    tables.server(postgres_url(), host, port, rules).serve_forever()
 
 
 def envoy_config(

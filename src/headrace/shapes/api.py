@@ -1,4 +1,8 @@
-"""The Shape API: `GET /v1/shape` as Electric's clients expect it, over long-poll and SSE."""
+"""The Shape API: `GET /v1/shape` as Electric's clients expect it, over long-poll and SSE.
+
+Electric lets every web page read. Here there is no authentication and the tables are a
+developer's, so pages of other origins read nothing unless they are listed (`Visitors`).
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,23 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import orjson
 import psycopg
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import HeadraceError
+from headrace.protocol.access import HostRules, OriginRules
 from headrace.shapes.definition import (
     BEFORE_ALL,
     BadRequest,
@@ -76,10 +84,56 @@ class Asked:
             raise BadRequest(live="can't be true when offset == -1")
 
 
+@dataclass(frozen=True)
+class Visitors:
+    """Whom the API answers: the hosts it is called by, and the origins whose pages may read."""
+
+    hosts: HostRules = field(default_factory=HostRules)
+    origins: tuple[str, ...] = ()
+
+
+class _Guard:
+    """Refuses other hosts and foreign pages' writes before anything is looked at."""
+
+    def __init__(self, app: ASGIApp, visitors: Visitors) -> None:
+        self._app = app
+        self._hosts = visitors.hosts
+        self._pages = OriginRules(visitors.origins)
+        self._is_open = "*" in visitors.origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start" and not self._is_open:
+                MutableHeaders(scope=message)["cross-origin-resource-policy"] = "same-origin"
+            await send(message)
+
+        await self._app(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"")
+        if not self._hosts.admits(host):
+            name = host.decode("latin-1")
+            return _problem(
+                421, f"This server does not answer for the host {name!r}: see --allowed-hosts."
+            )
+        if not self._pages.admits(scope["method"].encode(), headers, [host]):
+            return _problem(403, "A page of another origin may not do this: see --cors-origins.")
+        return None
+
+
 class ShapeApi:
-    def __init__(self, shapes: Shapes, *, allow_deletion: bool = False) -> None:
+    def __init__(
+        self, shapes: Shapes, *, allow_deletion: bool = False, visitors: Visitors | None = None
+    ) -> None:
         self._shapes = shapes
         self._allow_deletion = allow_deletion
+        self._visitors = visitors or Visitors()
 
     def application(self) -> Starlette:
         @asynccontextmanager
@@ -88,19 +142,25 @@ class ShapeApi:
             yield
             await self._shapes.stop()
 
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=["*"],
-            allow_methods=["GET", "HEAD", "DELETE", "OPTIONS"],
-            allow_headers=["*"],
-            expose_headers=list(EXPOSED),
-        )
         routes = [
             Route("/v1/shape", self.get, methods=["GET"]),
             Route("/v1/shape", self.delete, methods=["DELETE"]),
             Route("/v1/health", self.health, methods=["GET"]),
         ]
-        return Starlette(routes=routes, middleware=[cors], lifespan=lifespan)
+        return Starlette(routes=routes, middleware=self._middleware(), lifespan=lifespan)
+
+    def _middleware(self) -> list[Middleware]:
+        guard = Middleware(_Guard, visitors=self._visitors)
+        if not self._visitors.origins:
+            return [guard]
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(self._visitors.origins),
+            allow_methods=["GET", "HEAD", "DELETE", "OPTIONS"],
+            allow_headers=["*"],
+            expose_headers=list(EXPOSED),
+        )
+        return [guard, cors]
 
     async def health(self, request: Request) -> Response:
         if self._shapes.failure is not None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import uvicorn
 
-from headrace.shapes.api import ShapeApi
+from headrace.shapes.api import ShapeApi, Visitors
 from headrace.shapes.service import Shapes
 
 _GRACE_SECS = 2
@@ -25,10 +25,12 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(shapes: Shapes, *, allow_deletion: bool, host: str, port: int) -> None:
+def serve(
+    shapes: Shapes, *, allow_deletion: bool, host: str, port: int, visitors: Visitors
+) -> None:
     """Until SIGTERM or Ctrl-C."""
     config = uvicorn.Config(
-        ShapeApi(shapes, allow_deletion=allow_deletion).application(),
+        ShapeApi(shapes, allow_deletion=allow_deletion, visitors=visitors).application(),
         host=host,
         port=port,
         log_level="warning",

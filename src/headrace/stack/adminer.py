@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import glob
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.stack.debian import unpacked
 
 PHP_VERSION = "8.2"
+GUARD = Path(__file__).with_name("adminer_guard.php")  # other web pages are kept out by this
 PACKAGES = ("adminer", *(f"php{PHP_VERSION}-{part}" for part in ("cli", "common", "pgsql")))
 
 
@@ -27,7 +29,11 @@ class Adminer:
 
     def command(self, host: str, port: int) -> list[str]:
         options = ["-d", f"session.save_path={self.sessions}"]
-        return [*self.php, *options, "-S", f"{host}:{port}", str(self.page)]
+        return [*self.php, *options, "-S", f"{host}:{port}", str(GUARD)]
+
+    def environment(self, allowed_hosts: Sequence[str] = ()) -> dict[str, str]:
+        """What the guard needs; `allowed_hosts` are answered besides those of loopback."""
+        return {"ADMINER_PAGE": str(self.page), "ADMINER_ALLOWED_HOSTS": ",".join(allowed_hosts)}
 
 
 def find(directory: Path) -> Adminer | None:

@@ -11,14 +11,16 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import httpx
 import psycopg
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from headrace.protocol.access import HostRules
 from headrace.protocol.offsets import parse_token
 from headrace.stack.lag import Behind, Lag
+from headrace.stack.pages import PageHandler
 
 EVERY_SECS = 1.0
 WARN_SHARE = 0.5
@@ -198,9 +200,11 @@ def metrics(found: Findings) -> bytes:
     return generate_latest(registry)
 
 
-def serve(monitor: Monitor, host: str, port: int) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+def serve(monitor: Monitor, host: str, port: int, rules: HostRules) -> None:
+    class Handler(PageHandler):
+        hosts = rules
+
+        def do_GET(self) -> None:  # noqa: N802
             if self.path == "/metrics":
                 self._answer("text/plain; version=0.0.4", metrics(monitor.findings))
             elif self.path == "/warnings":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 from psycopg import sql
+
+from headrace.protocol.access import HostRules
+from headrace.stack.pages import PageHandler
 
 ROWS_SHOWN = 100
 CELL_CHARS_MAX = 200
@@ -17,7 +20,7 @@ from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'p') and n.nspname not like 'pg\\_%%' and n.nspname <> 'information_schema'
 order by 1, 2
 """
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 _STYLE = (
     "body{font:14px system-ui;margin:2em}table{border-collapse:collapse}"
     "td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left;vertical-align:top}"
@@ -83,12 +86,14 @@ def _page(title: str, body: str) -> str:
     )
 
 
-def server(url: str, host: str, port: int) -> ThreadingHTTPServer:
+def server(url: str, host: str, port: int, rules: HostRules) -> ThreadingHTTPServer:
     """The page's server, listening; `serve_forever` runs it."""
     pages = TablePages(url)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(PageHandler):
+        hosts = rules
+
+        def do_GET(self) -> None:  # noqa: N802
             split = urlsplit(self.path)
             try:
                 if split.path == "/":
@@ -106,9 +111,7 @@ def server(url: str, host: str, port: int) -> ThreadingHTTPServer:
             body = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header(
-                "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"
-            )
+            self.send_header("Content-Security-Policy", _POLICY)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
