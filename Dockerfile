@@ -1,10 +1,12 @@
 # The server alone (`--target server`), or everything the stack needs (`--target stack`).
-FROM python:3.11-slim-bookworm AS base
+# Another base: --build-arg PYTHON=python:3.11-slim-bookworm@sha256:...
+ARG PYTHON=python:3.11-slim-bookworm@sha256:0bee7276f83efd4a1ee05bbbf4281d95ed28e079220a9457f25a93e3f1e3c31b
+FROM ${PYTHON} AS base
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 WORKDIR /app
 # A volume takes the owner of the directory it is mounted over; one that is not there is root's.
 RUN useradd --system --create-home --uid 10001 headrace \
-  && mkdir -p /data /data/state && chown -R headrace /data
+  && mkdir -p /data /data/state /data/envoy && chown -R headrace /data && chmod 700 /data/state
 
 FROM base AS server
 COPY requirements/run.txt requirements/

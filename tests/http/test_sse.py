@@ -437,7 +437,7 @@ def test_an_http_1_0_client_gets_the_events_unchunked(
     tail = create(http, stream, TEXT, "é\n".encode())[-1]
     close(http, stream)
     with RawConnection(server.port) as client:
-        client.send(f"GET {stream}?offset=-1&live=sse HTTP/1.0\r\nHost: x\r\n\r\n".encode())
+        client.send(f"GET {stream}?offset=-1&live=sse HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         head = client.head()
         body = client.rest()
     assert "transfer-encoding" not in head.headers

@@ -242,7 +242,7 @@ def test_live_readers_are_answered_when_the_server_stops(
         RawConnection(int(process.url.rpartition(":")[2])) as long_poll,
         follower.http.stream("GET", "/v1/shape", params=sse) as events,
     ):
-        long_poll.send(b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % live.url.raw_path)
+        long_poll.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % live.url.raw_path)
         assert follower.http.get("/v1/health").status_code == 200, "the request is there by now"
         process.stop()
         assert long_poll.response().status == 200
