@@ -32,12 +32,8 @@ SUITE_TIMEOUT_SECS = 600  # about 25 s on a quiet machine
 START_TIMEOUT_SECS = 60
 # Long enough that what the suite appends during a long-poll arrives in it on a busy machine, and
 # shorter than the 5 s after which the suite gives up on the one that no append ends.
-# The suite's webhook receivers are on this machine, and it asks as a page of any origin would.
-SERVER_ENV = {
-    "DS_SERVER__LONG_POLL_TIMEOUT_SECS": "3",
-    "DS_WEBHOOKS__ALLOW_LOOPBACK": "true",
-    "DS_HTTP__CORS_ORIGINS": "*",
-}
+# The suite's webhook receivers are on this machine.
+SERVER_ENV = {"DS_SERVER__LONG_POLL_TIMEOUT_SECS": "3", "DS_WEBHOOKS__ALLOW_LOOPBACK": "true"}
 # The suite's streams are at /v1/stream/{id}: with buckets below /v1 that is a bucket called stream.
 BUCKET_ENV = {"DS_SERVER__BUCKET_ROOT": "/v1", "DS_SERVER__STREAM_ROOT": "/base"}
 # Subscriptions are an interface of the base surface: docs/protocol.md.

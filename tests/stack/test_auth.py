@@ -125,6 +125,19 @@ def test_the_server_is_told_the_token_s_subject_and_never_the_client_s_word_for_
         assert "x-jwt-sub" not in seen("/healthz"), "also where no token is asked for"
 
 
+def test_the_port_without_tokens_passes_the_host_on_and_no_word_about_identity(
+    tmp_path: Path,
+) -> None:
+    """So that the server refuses a page whose name leads here, as it does on its own port."""
+    keys, page_port = Keys(tmp_path), Ports(any_free=True).give("ui")
+    with _echo() as upstream, _envoy(tmp_path, keys, upstream, ui_port=page_port):
+        spoofed = {"X-JWT-Sub": "mallory", "X-Forwarded-Host": "localhost"}
+        headers = {**spoofed, "Host": "evil.example:3000"}
+        seen = httpx.get(f"http://127.0.0.1:{page_port}/v1/stream/x", headers=headers).json()
+        assert seen["host"] == "evil.example:3000"
+        assert not {"x-jwt-sub", "x-forwarded-host"} & set(seen)
+
+
 @contextmanager
 def _echo() -> Iterator[int]:
     """An upstream that answers with the headers it received."""
@@ -151,7 +164,9 @@ def _echo() -> Iterator[int]:
 
 
 @contextmanager
-def _envoy(directory: Path, keys: Keys, upstream: int) -> Iterator[httpx.Client]:
+def _envoy(
+    directory: Path, keys: Keys, upstream: int, ui_port: int | None = None
+) -> Iterator[httpx.Client]:
     ports = Ports(any_free=True)
     setup = envoy_config.Setup(
         listen_port=ports.give("envoy"),
@@ -161,6 +176,7 @@ def _envoy(directory: Path, keys: Keys, upstream: int) -> Iterator[httpx.Client]
         jwks=keys.jwks(),
         issuer=ISSUER,
         audience=AUDIENCE,
+        ui_port=ui_port,
     )
     config = directory / "envoy.json"
     envoy_config.write(setup, config)
