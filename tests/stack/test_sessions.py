@@ -257,3 +257,23 @@ def test_the_pages_are_served(dev: StackProcess) -> None:
     assert "Adminer" in database.text or "Tables" in database.text
     shape = httpx.get(f"{dev.address('shapes')}/v1/shape?table=items&offset=-1")
     assert shape.status_code == 200
+
+
+def test_no_page_of_the_stack_answers_under_a_name_that_was_made_to_lead_here(
+    dev: StackProcess,
+) -> None:
+    """DNS rebinding: to its browser such a page is of one origin with whatever it asks."""
+    page = next(part.page for part in dev.record.parts if part.page)
+    for url in (
+        f"{dev.address('server')}/healthz",
+        f"{page}/healthz",
+        f"{dev.address('monitor')}/healthz",
+        f"{dev.address('adminer')}/",
+        f"{dev.address('shapes')}/v1/health",
+    ):
+        for host in ("localhost", f"127.0.0.1:{httpx.URL(url).port}"):
+            assert httpx.get(url, headers={"Host": host}).status_code == 200, (url, host)
+        answer = httpx.get(url, headers={"Host": f"evil.example:{httpx.URL(url).port}"})
+        assert answer.status_code == 421, url
+        foreign = httpx.get(url, headers={"Origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in foreign.headers, url
