@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -313,6 +314,27 @@ def page_of_tables(rules: HostRules) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["shapes", "--allowed-hosts", "https://a.example"], "--allowed-hosts https://a.example"),
+        (["shapes", "--cors-origins", "a.example"], "--cors-origins a.example"),
+        (["stack", "monitor", "--port", "1", "--allowed-hosts", "*,a"], "--allowed-hosts *,a"),
+    ],
+)
+def test_a_bad_list_is_refused_in_a_sentence(command: list[str], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli", *command],
+        env={**os.environ, "POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_SECS,
+    )
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
 ADMINER = Path(__file__).parent / ".adminer"
