@@ -53,6 +53,10 @@ class WriterLimits:
     long_poll_secs: float = 30  # and how much longer one that waits for more to read
 
 
+def _nothing() -> None:
+    """Nobody counts."""
+
+
 @dataclass(slots=True)
 class Shared:
     """What the connections of one server share."""
@@ -66,7 +70,7 @@ class Shared:
     scheme: str = "http"
     log_access: bool = False
     connections: set[Connection] = field(default_factory=set)
-    connections_max: int = 1_000_000
+    on_closed: Callable[[], None] = _nothing
     unsent_bytes: int = 0
     refuses_reads: bool = False
     draining: bool = False
@@ -195,12 +199,10 @@ class Connection(asyncio.Protocol):
         client = Client(name[0] if isinstance(name, tuple) else "unix", shared.scheme)
         self._reader = RequestReader(shared.reading, shared.bodies, shared.masthead, client)
         self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
-        if len(shared.connections) > shared.connections_max:
-            shared.application.metrics.connections_refused += 1
-            self._refuse(Overloaded("connections", shared.connections_max))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._shared.connections.discard(self)
+        self._shared.on_closed()
         self._closing = True
         self._idle = False
         self._dismiss_receiver()

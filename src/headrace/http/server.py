@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import signal
 import ssl
 from collections.abc import Callable
@@ -14,9 +13,10 @@ import uvloop
 from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.http import process_memory
+from headrace.http.accepting import Acceptor, connections_max, listen, raise_descriptor_limit
 from headrace.http.access import access_of
 from headrace.http.assembly import Assembly, assemble
-from headrace.http.connection import Connection, Shared, WriterLimits
+from headrace.http.connection import Shared, WriterLimits
 from headrace.http.masthead import TICK_SECS, Masthead
 from headrace.http.origin import Origins
 from headrace.http.reader import BodyBudget, ReaderLimits
@@ -24,9 +24,6 @@ from headrace.http.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-# Descriptors kept for everything that is not a client: the listener, logs, webhooks, files.
-RESERVED_DESCRIPTORS = 64
-BACKLOG = 1024
 FAIL_STOP_SECS = 5.0  # time for a load balancer to see that /readyz is red
 
 
@@ -72,6 +69,7 @@ class Server:
     async def start(self) -> None:
         config = self._config
         loop = asyncio.get_running_loop()
+        raise_descriptor_limit()  # a directory may take more to open than the soft limit allows
         self._assembly: Assembly = assemble(config, self._clock, loop)
         self._tls = _tls_context(config)
         self._shared = Shared(
@@ -83,29 +81,25 @@ class Server:
             turns=Turns(loop),
             scheme="https" if self._tls else "http",
             log_access=config.log.access,
-            connections_max=_connections_max(config.limits.max_connections),
+        )
+        self._acceptor = Acceptor(
+            self._shared,
+            loop,
+            listen(config.server.host, config.server.port),
+            connections_max(config.limits.max_connections),
+            self._tls,
+            config.http.header_timeout_secs,
         )
         self._assembly.application.metrics.gauge(
-            "headrace_connections", lambda: len(self._shared.connections)
+            "headrace_connections", lambda: self._acceptor.open_count
         )
-        self._listener = await loop.create_server(
-            self.new_connection,
-            config.server.host,
-            config.server.port,
-            backlog=BACKLOG,
-            ssl=self._tls,
-            reuse_address=True,
-            ssl_handshake_timeout=config.http.header_timeout_secs if self._tls else None,
-        )
+        self._acceptor.start()
         self._assembly.start()
         self._ticker = asyncio.ensure_future(self._tick())
 
-    def new_connection(self) -> Connection:
-        return Connection(self._shared)
-
     @property
     def url(self) -> str:
-        address = self._listener.sockets[0].getsockname()
+        address = self._acceptor.sockets[0].getsockname()
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         return f"{self._shared.scheme}://{host}:{address[1]}"
 
@@ -140,7 +134,7 @@ class Server:
         """Stop listening, let requests finish, tell live readers to reconnect."""
         shared = self._shared
         shared.draining = self._assembly.application.health.draining = True
-        self._listener.close()
+        self._acceptor.close()
         for connection in tuple(shared.connections):
             connection.drain()
         loop = asyncio.get_running_loop()
@@ -197,12 +191,3 @@ def _writer_limits(config: Config) -> WriterLimits:
         answer_secs=config.http.answer_timeout_secs,
         long_poll_secs=config.server.long_poll_timeout_secs,
     )
-
-
-def _connections_max(configured: int) -> int:
-    """As many as asked for, and fewer than the descriptors this process may open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    available = max(1, hard - RESERVED_DESCRIPTORS)
-    return min(configured, available) if configured else available

@@ -51,7 +51,7 @@ from headrace.storage.base import (
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.committer import finish_cold
-from headrace.storage.disk import Disk, RealDisk
+from headrace.storage.disk import Disk, RealDisk, wait_briefly_for_descriptors
 from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.tailed import TailedLog
 
@@ -148,7 +148,9 @@ class AcidStorage:
         self._disk.sync_directory("acid")
         self.blobs: Blobs = DiskBlobs(self._disk, sync=True)
         self._disk.sync_directory("")
-        self._cold = ThreadPoolExecutor(COLD_READERS_MAX, "headrace-cold-read")
+        self._cold = ThreadPoolExecutor(
+            COLD_READERS_MAX, "headrace-cold-read", initializer=wait_briefly_for_descriptors
+        )
         self._live_bytes = 0
         self._is_closed = False
         self._disk_refusal: HeadraceError | None = None

@@ -17,6 +17,7 @@ from headrace.clock import monotonic
 from headrace.errors import CommitFailed, HeadraceError, StoredBytesUnreadable
 from headrace.faults import hand_over, internal_fault, tell
 from headrace.storage.base import Commits, Entry, Failed
+from headrace.storage.disk import without_descriptor
 from headrace.storage.lane import LaneMaker, ThreadLane
 
 logger = logging.getLogger(__name__)
@@ -210,6 +211,8 @@ def _result_or_error(finished: asyncio.Future[Any]) -> Any:
     except HeadraceError as error:
         return error
     except OSError as error:
+        if (refusal := without_descriptor(error)) is not None:
+            return refusal
         return StoredBytesUnreadable(str(error.filename or "a file"), error.strerror or str(error))
     except Exception:
         return internal_fault("a read of the disk")

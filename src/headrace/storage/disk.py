@@ -10,16 +10,25 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import logging
 import os
+import resource
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
+from headrace.clock import monotonic, sleep
 from headrace.errors import (
     DirectoryLocked,
     HeadraceError,
     InsufficientStorage,
+    Overloaded,
     StorageReadOnly,
 )
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _PIECES_MAX: Final = os.sysconf("SC_IOV_MAX")
@@ -27,6 +36,37 @@ LOCK_NAME: Final = "lock"
 # Writing stops while there is still room for what is under way, and for deletes.
 RESERVE_BYTES_MAX: Final = 256 * 1024 * 1024
 RESERVE_SHARE: Final = 8
+
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_LOOK_AGAIN_SECS: Final = 0.02
+_BRIEFLY_SECS: Final = 1.0
+
+
+def is_transient_disk_error(error: BaseException | None) -> bool:
+    """Whether the same call may succeed later: no room, or no descriptor, at present."""
+    passing = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR)
+    return isinstance(error, OSError) and error.errno in passing
+
+
+def without_descriptor(error: BaseException | None) -> Overloaded | None:
+    """What to tell somebody whose work met the end of descriptors; None where it met another."""
+    if not isinstance(error, OSError) or error.errno not in _NO_DESCRIPTOR:
+        return None
+    return Overloaded("open files", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+class _Patience(threading.local):
+    """How long a thread waits for a free descriptor: without end, unless it says otherwise."""
+
+    secs: float | None = None
+
+
+_patience = _Patience()
+
+
+def wait_briefly_for_descriptors() -> None:
+    """Called on a thread whose work somebody waits for, and can be told that there are none."""
+    _patience.secs = _BRIEFLY_SECS
 
 
 class DiskFile(Protocol):
@@ -80,7 +120,7 @@ class Disk(Protocol):
         ...
 
     def refusal(self, needed_bytes: int = 0) -> HeadraceError | None:
-        """Why nothing should be written at present: too little room, or read-only.
+        """Why nothing should be written at present: too little room, read-only, no descriptors.
 
         `needed_bytes` are spoken for: what has been accepted and has yet to be written.
         """
@@ -150,14 +190,44 @@ class RealDisk:
         self.name = str(root)
         self._prefix = f"{root}/"
         self._lock_fd: int | None = None
+        self._waiting = 0  # threads without a descriptor
+
+    def _with_descriptor(self, call: Callable[[], T]) -> T:
+        """Wait where no descriptor is free: others close theirs, and nothing is lost meanwhile.
+
+        A journal that cannot open its next segment is not broken. The main thread does not wait:
+        it is the one that closes connections.
+        """
+        try:
+            return call()
+        except OSError as error:
+            is_main = threading.current_thread() is threading.main_thread()
+            if error.errno not in _NO_DESCRIPTOR or is_main:
+                raise
+        deadline = None if _patience.secs is None else monotonic() + _patience.secs
+        logger.warning("no file descriptor is free; waiting for one")
+        self._waiting += 1
+        try:
+            while True:
+                sleep(_LOOK_AGAIN_SECS)
+                try:
+                    return call()
+                except OSError as error:
+                    is_over = deadline is not None and monotonic() > deadline
+                    if error.errno not in _NO_DESCRIPTOR or is_over:
+                        raise
+        finally:
+            self._waiting -= 1
+
+    def _open(self, path: str, flags: int) -> int:
+        return self._with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, 0o600))
 
     def open(self, name: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(self._prefix + name, flags, 0o600))
+        return RealFile(self._open(self._prefix + name, os.O_RDWR | (os.O_CREAT if create else 0)))
 
     def list(self, directory: str) -> list[str]:
         try:
-            return sorted(os.listdir(self._prefix + directory))
+            return sorted(self._with_descriptor(lambda: os.listdir(self._prefix + directory)))
         except FileNotFoundError:
             return []
 
@@ -171,14 +241,14 @@ class RealDisk:
         os.unlink(self._prefix + name)
 
     def sync_directory(self, name: str) -> None:
-        fd = os.open(self._prefix + name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open(self._prefix + name, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def sync_everything(self) -> None:
-        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open(self._prefix, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if _libc.syncfs(fd) != 0:
                 number = ctypes.get_errno()
@@ -187,6 +257,8 @@ class RealDisk:
             os.close(fd)
 
     def refusal(self, needed_bytes: int = 0) -> HeadraceError | None:
+        if self._waiting:
+            return without_descriptor(OSError(errno.EMFILE, ""))
         found = os.statvfs(self._root)
         if found.f_flag & os.ST_RDONLY:
             return StorageReadOnly()
@@ -202,7 +274,7 @@ class RealDisk:
         self.make_directory("")
         if is_new:
             self.sync_directory("..")
-        fd = os.open(self._prefix + LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = self._open(self._prefix + LOCK_NAME, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -9,7 +9,7 @@ from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnread
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import CHECK_BYTES, Checked, Cold, Range
-from headrace.storage.disk import Disk
+from headrace.storage.disk import Disk, without_descriptor
 from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader
 from headrace.storage.tailed import TailedLog
 
@@ -75,7 +75,9 @@ class PartCheck:
         except OSError as error:
             self.next_block = sys.maxsize
             place = str(error.filename or "a file")
-            found = Checked(0, [StoredBytesUnreadable(place, error.strerror or str(error))])
+            damage = StoredBytesUnreadable(place, error.strerror or str(error))
+            # What could not be looked at for want of a descriptor is looked at by the next pass.
+            found = Checked(0, [damage] if without_descriptor(error) is None else [])
         finally:
             self._reader.close()
         self.damage = found.damage

@@ -45,7 +45,7 @@ from headrace.storage.catalog import Catalog, apply_documents
 from headrace.storage.catalog_entries import sizes_of, state_of
 from headrace.storage.checkpoint import Checkpointer, Flushed
 from headrace.storage.committer import Committer, finish_cold
-from headrace.storage.disk import Disk
+from headrace.storage.disk import Disk, wait_briefly_for_descriptors
 from headrace.storage.file_log import FileLog, PartCheck
 from headrace.storage.frames import (
     AdoptFrame,
@@ -109,7 +109,9 @@ class FileStorage:
         self._committer: Committer[EncodedFrame] = Committer(
             loop, "headrace-journal", self._write, lanes
         )
-        self._workers = ThreadPoolExecutor(WORKERS_MAX, "headrace-disk")
+        self._workers = ThreadPoolExecutor(
+            WORKERS_MAX, "headrace-disk", initializer=wait_briefly_for_descriptors
+        )
         # On a thread of its own: snapshots that are slow to write must not keep the journal full.
         self._carrier = ThreadPoolExecutor(1, "headrace-checkpoint")
         self._logs: dict[int, FileLog] = {}

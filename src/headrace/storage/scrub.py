@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Final
 
 from headrace.clock import Clock
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Unavailable
 from headrace.storage.base import Check, Checked, Storage
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,10 @@ class Scrub:
 
     def _checked(self, result: Checked | HeadraceError) -> None:
         self._is_busy = False
-        found = Checked(0, [result]) if isinstance(result, HeadraceError) else result
+        if isinstance(result, Unavailable):  # no descriptor was free: the next pass looks again
+            found = Checked(0, [])
+        else:
+            found = Checked(0, [result]) if isinstance(result, HeadraceError) else result
         self._allowance -= found.data_bytes
         self.scrubbed_bytes += found.data_bytes
         self.damage_found += len(found.damage)

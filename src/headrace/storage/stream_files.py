@@ -34,6 +34,7 @@ _PLACE = struct.Struct("<QQ")  # stream id, number of the entry
 _CHECKED: Final = ENTRY_BYTES - 8
 _LENGTH_BYTES: Final = 4
 _SUFFIXES: Final = ("data", "index", "lengths")
+_OPEN_MAX: Final = 8  # of one reader: its parts may be in as many packs as it has
 
 
 class Block(NamedTuple):
@@ -198,6 +199,9 @@ class StreamReader:
 
     def _opened(self, name: str) -> DiskFile:
         if name not in self._open:
+            if len(self._open) >= _OPEN_MAX:
+                self.close()
+                self._open.clear()
             self._open[name] = self._disk.open(name)
         return self._open[name]
 

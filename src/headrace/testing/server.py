@@ -19,10 +19,12 @@ class ServerProcess:
     """`headrace serve` as its own process; use it as a context manager.
 
     `env` overrides settings (`DS_...`); no setting of the caller's own environment leaks in.
-    `module` may be another that takes the same command line.
+    `module` may be another that takes the same command line, `launcher` a command that starts the
+    one behind it in its place.
     """
 
     module = "headrace.cli"
+    launcher: Sequence[str] = ()
 
     def __init__(
         self,
@@ -61,7 +63,8 @@ class ServerProcess:
         self.stop()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", self.module, "serve", "--port", "0", *self._args]
+        server = [sys.executable, "-m", self.module, "serve", "--port", "0", *self._args]
+        command = [*self.launcher, *server]
         self._process = subprocess.Popen(
             command, env=self._env, cwd=self._cwd, stderr=subprocess.PIPE, text=True
         )
