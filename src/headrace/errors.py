@@ -412,7 +412,7 @@ class RequestTimeout(Refused):
 
     @property
     def detail(self) -> str:
-        return f"The request was not complete after {self.waited_secs:g} seconds."
+        return f"The request did not come in time: the server waited {self.waited_secs:g} seconds."
 
 
 @dataclass(eq=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from headrace.testing.raw import RawConnection
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import MIB
 
@@ -28,19 +30,56 @@ def test_bodies_in_flight_share_a_budget(serve: Serve, stream: str) -> None:
     )
     announced = head("PUT", stream, EXPECT, f"Content-Length: {MIB}")
     with ExitStack() as stack:
-        first, second, third = (stack.enter_context(RawConnection(server.port)) for _ in range(3))
+        first, second = (stack.enter_context(RawConnection(server.port)) for _ in range(2))
         for connection in (first, second):
             connection.send(announced)
-            assert connection.response().status == 100, "room is reserved"
-        third.send(announced)
-        refusal = third.response()
-        assert refusal.status == 503
-        assert int(refusal.headers["retry-after"]) >= 1
-        first.send(b"x" * MIB)
+            assert connection.response().status == 100
+            connection.send(b"x" * (MIB - 1))
+        eventually(lambda: announce(server, announced) == 503, "what has come takes the room")
+        first.send(b"x")
         assert first.response().status == 201
-        with RawConnection(server.port) as fourth:
-            fourth.send(announced)
-            assert fourth.response().status == 100, "an answered request gives its room back"
+        assert announce(server, announced) == 100, "an answered request gives its room back"
+
+
+def announce(server: ServerProcess, announced: bytes) -> int:
+    """What the server says to a client that waits to be told."""
+    with RawConnection(server.port) as connection:
+        connection.send(announced)
+        answer = connection.response()
+        if answer.status == 503:
+            assert int(answer.headers["retry-after"]) >= 1
+        return answer.status
+
+
+def test_what_is_only_announced_takes_no_room(serve: Serve, stream: str) -> None:
+    """Ten clients announce ten times what there is room for, and send nothing of it."""
+    server = serve(DS_LIMITS__MAX_BODY_BYTES=str(MIB), DS_LIMITS__MAX_INFLIGHT_BODY_BYTES=str(MIB))
+    announced = head("PUT", stream, EXPECT, f"Content-Length: {MIB}")
+    with ExitStack() as stack:
+        for _ in range(10):
+            silent = stack.enter_context(RawConnection(server.port))
+            silent.send(announced)
+            assert silent.response().status == 100
+        with RawConnection(server.port) as other:
+            body = b"x" * MIB
+            assert other.request("PUT", stream, body, Content_Type="text/plain").status == 201
+
+
+def test_a_body_that_meets_the_end_of_the_room_is_refused_and_gives_back_its_own(
+    serve: Serve, stream: str
+) -> None:
+    server = serve(DS_LIMITS__MAX_BODY_BYTES=str(MIB), DS_LIMITS__MAX_INFLIGHT_BODY_BYTES=str(MIB))
+    announced = head("PUT", stream, EXPECT, f"Content-Length: {MIB}")
+    with RawConnection(server.port) as first, RawConnection(server.port) as second:
+        for connection in (first, second):
+            connection.send(announced)
+            assert connection.response().status == 100
+        first.send(b"x" * (MIB * 3 // 4))
+        eventually(lambda: announce(server, announced) == 503, "it has come")
+        second.send(b"x" * (MIB // 2))
+        assert second.response().status == 503
+        first.send(b"x" * (MIB // 4))
+        assert first.response().status == 201
 
 
 def test_a_client_that_leaves_gives_its_room_back(serve: Serve, stream: str) -> None:
@@ -50,7 +89,7 @@ def test_a_client_that_leaves_gives_its_room_back(serve: Serve, stream: str) -> 
         with RawConnection(server.port) as connection:
             connection.send(announced)
             assert connection.response().status == 100
-            connection.send(b"x" * 1000)
+            connection.send(b"x" * (MIB - 1))
             connection.finish_sending()
             assert connection.is_at_end()
 
@@ -58,7 +97,8 @@ def test_a_client_that_leaves_gives_its_room_back(serve: Serve, stream: str) -> 
 def test_chunked_bodies_count_as_they_arrive(serve: Serve, stream: str) -> None:
     server = serve(DS_LIMITS__MAX_BODY_BYTES=str(MIB), DS_LIMITS__MAX_INFLIGHT_BODY_BYTES=str(MIB))
     with RawConnection(server.port) as first, RawConnection(server.port) as second:
-        first.send(head("PUT", stream, EXPECT, f"Content-Length: {MIB}"))
-        assert first.response().status == 100
+        first.send(head("PUT", stream, CHUNKED) + chunk(b"x" * (MIB - 4096)))
+        announced = head("PUT", stream, EXPECT, "Content-Length: 5000")
+        eventually(lambda: announce(server, announced) == 503, "it has come")
         second.send(head("PUT", stream, CHUNKED) + chunk(b"x" * 5000))
         assert second.response().status == 503

@@ -211,6 +211,11 @@ class Limits(Section):
         "Bytes of all request bodies being received at one time (64 MiB); at "
         "least limits.max_body_bytes.",
     )
+    max_unsent_bytes: int = _setting(
+        268_435_456,
+        COUNT,
+        "Bytes of large answers that clients have not taken yet, all of them together (256 MiB).",
+    )
     read_chunk_bytes: int = _setting(
         1_048_576, COUNT, "Bytes of one catch-up response, beyond which the reader asks again."
     )

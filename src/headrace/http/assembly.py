@@ -19,6 +19,7 @@ from headrace.http.inspection import Inspection
 from headrace.http.live import LiveReads
 from headrace.http.metrics import Metrics
 from headrace.http.origin import Origins
+from headrace.http.outgoing import UnsentBudget
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application
 from headrace.http.snapshots import SnapshotRoutes
@@ -48,6 +49,7 @@ class Assembly:
     subscriptions: SubscriptionManager
     storage: Storage
     scrub: Scrub
+    unsent: UnsentBudget
 
     def start(self) -> None:
         self.subscriptions.start()
@@ -56,8 +58,9 @@ class Assembly:
         await asyncio.gather(self.subscriptions.failed(), self.storage.failed())
 
     def tick(self) -> None:
-        """Once a second: expired streams, what storage does by itself, the scrub."""
+        """Once a second: expired streams, storage's own work, stalled clients, the scrub."""
         self.application.engine.sweep()
+        self.unsent.cut_slowest()
         self.scrub.tick()
 
     async def stop(self) -> None:
@@ -71,10 +74,12 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     engine = Engine(storage, clock, _limits(config), _bounds(config))
     engine.feeds.prompt = lambda: loop.call_later(FEED_SECS, engine.feeds.flush)
     metrics = Metrics()
+    unsent = UnsentBudget(loop, config.limits.max_unsent_bytes)
     origins = Origins(config.server.public_url, config.server.trusted_proxies)
     live = LiveReads(
         engine,
         loop,
+        unsent,
         config.server.long_poll_timeout_secs,
         config.server.sse_reconnect_interval_secs,
     )
@@ -83,7 +88,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         engine=engine,
         streams=StreamRoutes(engine, live, BaseSurface(origins, config.server.stream_root)),
         buckets=_buckets(
-            config, engine, live, origins, Bodies(loop, config.http.body_timeout_secs)
+            config, engine, live, origins, Bodies(loop, unsent, config.http.body_timeout_secs)
         ),
         tails=TailRoutes(engine, live),
         control=ControlRoutes(subscriptions, origins, config.server.stream_root),
@@ -102,7 +107,9 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     scrub = Scrub(storage, engine.snapshots.checks, config.storage.scrub_bytes_per_sec, clock)
     metrics.counter("headrace_scrubbed_bytes_total", lambda: scrub.scrubbed_bytes)
     metrics.counter("headrace_damage_found_total", lambda: scrub.damage_found)
-    return Assembly(application, origins, subscriptions, storage, scrub)
+    metrics.gauge("headrace_unsent_bytes", lambda: unsent.used_bytes)
+    metrics.counter("headrace_clients_cut_total", lambda: unsent.cut_count)
+    return Assembly(application, origins, subscriptions, storage, scrub, unsent)
 
 
 def _buckets(

@@ -1,7 +1,8 @@
 """Bodies that come in pieces: short ones answered at once, long ones as the client takes them.
 
-At most one piece is held for a client. A client that stops taking is cut off after a while, and
-so is an answer that cannot be completed: a body that ends early must not look whole.
+At most one piece is held for a client, counted with all that waits for clients, and sent in
+windows: a piece is as large as the largest message. A client that stops taking is cut off after a
+while, and so is an answer that cannot be completed: a body that ends early must not look whole.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, Protocol
 from headrace.errors import HeadraceError
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
+from headrace.http.outgoing import UnsentBudget
 from headrace.protocol import responses
 from headrace.protocol.responses import Response
 
@@ -32,12 +34,15 @@ class Pieces(Protocol):
 
 
 class Bodies:
-    def __init__(self, loop: asyncio.AbstractEventLoop, stalled_secs: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, unsent: UnsentBudget, stalled_secs: float
+    ) -> None:
         self.stalled = DeadlineQueue(loop, stalled_secs)
+        self._unsent = unsent
 
     def send(self, head: Response, pieces: Pieces, exchange: Exchange) -> None:
         """Answer with `head` and a body of `pieces`."""
-        body = _Body(self.stalled, head, pieces, exchange)
+        body = _Body(self.stalled, self._unsent, head, pieces, exchange)
         exchange.hold(body)
         body.pump()
 
@@ -46,14 +51,22 @@ class _Body:
     """One answer; collects until a piece is full, and from then on streams."""
 
     def __init__(
-        self, stalled: DeadlineQueue, head: Response, pieces: Pieces, exchange: Exchange
+        self,
+        stalled: DeadlineQueue,
+        unsent: UnsentBudget,
+        head: Response,
+        pieces: Pieces,
+        exchange: Exchange,
     ) -> None:
         self._stalled = stalled
+        self._unsent = unsent
         self._head = head
         self._pieces = pieces
         self._exchange = exchange
         self._collected: list[bytes] | None = []
         self._collected_bytes = 0
+        self._rest = memoryview(b"")
+        self._counted_bytes = 0
         self._pumping = False
         self._asking = False
         self._over = False
@@ -65,14 +78,39 @@ class _Body:
         self._pumping = True
         self._stalled.remove(self)
         while not self._over and not self._asking and self._has_room():
-            self._asking = True
-            self._pieces.next(self._take)
+            if self._rest:
+                self._send_window()
+            else:
+                self._ask()
         self._pumping = False
         if not self._over and not self._asking:
             self._stalled.add(self)
 
     def _has_room(self) -> bool:
-        return self._collected is not None or self._exchange.writable
+        if self._collected is not None:
+            return True
+        if self._exchange.writable and not self._rest:
+            self._count(-self._counted_bytes)  # the client has taken the last of it
+            if self._unsent.is_exceeded:
+                self._unsent.wait(self)
+                return False
+        return self._exchange.writable
+
+    def _ask(self) -> None:
+        self._asking = True
+        self._pieces.next(self._take)
+
+    def _send_window(self) -> None:
+        window, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+        self._exchange.send(Frame(bytes(window)))
+        self._unsent.taken(self, len(window))
+
+    def _count(self, count: int) -> None:
+        self._counted_bytes += count
+        if count > 0:
+            self._unsent.add(count)
+        elif count:
+            self._unsent.remove(-count)
 
     def _take(self, piece: bytes | HeadraceError | None) -> None:
         self._asking = False
@@ -87,15 +125,22 @@ class _Body:
             self.pump()
 
     def _put(self, piece: bytes) -> None:
+        had_room = not self._unsent.is_exceeded
+        self._count(len(piece))
         if self._collected is None:
-            self._exchange.send(Frame(piece))
+            self._rest = memoryview(piece)
             return
         self._collected.append(piece)
         self._collected_bytes += len(piece)
-        if self._collected_bytes > PIECE_BYTES:
-            body, self._collected = b"".join(self._collected), None
-            self._exchange.start(self._head)
-            self._exchange.send(Frame(body))
+        if self._collected_bytes <= PIECE_BYTES:
+            return
+        if not had_room:
+            self._fail(self._unsent.refusal())
+            return
+        self._rest = memoryview(b"".join(self._collected))
+        self._collected = None
+        self._exchange.start(self._head)
+        self._unsent.begin(self)
 
     def _finish(self) -> None:
         self._close()
@@ -116,9 +161,16 @@ class _Body:
         if not self._over:
             self._over = True
             self._stalled.remove(self)
+            self._unsent.leave(self)
+            self._unsent.end(self)
+            self._count(-self._counted_bytes)
+            self._rest = memoryview(b"")
             self._pieces.close()
 
     def on_writable(self) -> None:
+        self.pump()
+
+    def on_room(self) -> None:
         self.pump()
 
     def on_deadline(self) -> None:
@@ -127,6 +179,9 @@ class _Body:
 
     def on_fault(self, fault: HeadraceError) -> None:
         self._fail(fault)
+
+    def on_cut(self) -> None:
+        self.on_deadline()
 
     def on_disconnect(self) -> None:
         self._close()

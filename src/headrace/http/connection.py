@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from headrace.clock import monotonic
-from headrace.errors import AnswerTimeout, HeadraceError, Overloaded, RequestTimeout
+from headrace.errors import AnswerTimeout, HeadraceError, RequestTimeout
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.http.large_bodies import BodyReceiver, LargeBody
 from headrace.http.masthead import Masthead
+from headrace.http.outgoing import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
 from headrace.http.routes import Application
 from headrace.http.turns import TURN_SECS, Turns
@@ -33,8 +34,6 @@ access_log = logging.getLogger("headrace.access")
 _END: Final = b"\r\n"
 _END_EMPTY: Final = b"Content-Length: 0\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-# Bodies up to this size go out in one write with their head.
-_JOIN_BYTES_MAX: Final = 64 * 1024
 # A refused client may still be sending: its bytes are read and dropped for this long, because a
 # reset would destroy the answer before it is read.
 _LINGER_SECS: Final = 2.0
@@ -46,7 +45,6 @@ class WriterLimits:
 
     keep_alive_secs: float = 75  # nginx
     stalled_secs: float = 30  # how long a client may take nothing of an answer
-    unsent_budget_bytes: int = 256 * 1024 * 1024  # answers waiting, all connections together
     live_send_buffer_bytes: int = 64 * 1024  # the kernel's part of a live reader
     live_queue_bytes: int = 32 * 1024  # our part
     answer_secs: float = 60  # how long a request may wait for its answer; nginx: 60
@@ -67,25 +65,16 @@ class Shared:
     writing: WriterLimits
     bodies: BodyBudget
     turns: Turns
+    unsent: UnsentBudget
     scheme: str = "http"
     log_access: bool = False
     connections: set[Connection] = field(default_factory=set)
     on_closed: Callable[[], None] = _nothing
-    unsent_bytes: int = 0
-    refuses_reads: bool = False
     draining: bool = False
     observe: Callable[[Request, int, int], float] = field(init=False)
 
     def __post_init__(self) -> None:
         self.observe = self.application.metrics.observe
-
-    def add_unsent(self, count: int) -> None:
-        """Count answers that clients have not taken; past the budget no read is begun."""
-        self.unsent_bytes += count
-        self.refuses_reads = self.unsent_bytes > self.writing.unsent_budget_bytes
-
-    def unsent_refusal(self) -> HeadraceError:
-        return Overloaded("bytes of answers not yet taken", self.writing.unsent_budget_bytes)
 
 
 class HttpExchange:
@@ -154,6 +143,7 @@ class Connection(asyncio.Protocol):
         "_idle",
         "_in_line",
         "_keep_alive",
+        "_large",
         "_reader",
         "_receiver",
         "_running",
@@ -181,6 +171,7 @@ class Connection(asyncio.Protocol):
         self._discarding = False
         self._deadline = 0.0
         self._unsent_bytes = 0
+        self._large: LargeAnswer | None = None
         self.writable = True
 
     # -- the life of the connection --------------------------------------------------------
@@ -231,7 +222,11 @@ class Connection(asyncio.Protocol):
         if self._closing or self._discarding or not self.writable:
             if now >= self._deadline and not self._streaming:
                 self._transport.abort()
+            elif reader is not None:
+                reader.excuse()
         elif self._exchange is not None:
+            if reader is not None:
+                reader.excuse()
             self._check_answer(self._exchange, now)
         elif reader is not None and now >= reader.deadline:
             self._refuse(RequestTimeout(reader.waited_secs))
@@ -241,13 +236,15 @@ class Connection(asyncio.Protocol):
     def _check_answer(self, exchange: HttpExchange, now: float) -> None:
         """Nothing waits for ever, whatever became of its answer.
 
-        A streamed answer has begun, and whoever sends it judges how it goes on.
+        An answer that has begun is judged by how the client takes it.
         """
+        if self._streaming or self._large is not None:
+            return
         limits = self._shared.writing
         waited_secs = limits.answer_secs
         if self._waiter is not None:
             waited_secs += limits.long_poll_secs
-        if now - exchange.begun < waited_secs or self._streaming:
+        if now - exchange.begun < waited_secs:
             return
         logger.error("a request had no answer after %.0f s", waited_secs)
         self._keep_alive = False
@@ -266,6 +263,8 @@ class Connection(asyncio.Protocol):
     def _patience_secs(self) -> float:
         """How long a client may take for what it has not taken yet."""
         unsent_bytes = self._transport.get_write_buffer_size()
+        if self._large is not None:
+            unsent_bytes += self._large.rest_bytes
         if not unsent_bytes:
             return _LINGER_SECS
         return self._shared.writing.stalled_secs + unsent_bytes / BODY_BYTES_PER_SEC_MIN
@@ -284,9 +283,15 @@ class Connection(asyncio.Protocol):
         """Finish what is under way, tell live readers to reconnect, take nothing new."""
         self._keep_alive = False
         if self._waiter is not None:
-            self._call_waiter(self._waiter.on_drain)
+            self._drain_waiter(self._waiter)
         elif self._exchange is None and not self._has_more():
             self.close()
+
+    def _drain_waiter(self, waiter: Waiter) -> None:
+        try:
+            waiter.on_drain()
+        except Exception:
+            self.fail("the end of an answer")
 
     def _has_more(self) -> bool:
         reader = self._reader
@@ -329,10 +334,7 @@ class Connection(asyncio.Protocol):
             exchange = self._exchange = HttpExchange(self, request, shared.masthead.now)
             self._idle = False
             self._keep_alive = request.keep_alive
-            if shared.refuses_reads and request.method == b"GET":
-                exchange.respond(responses.problem(shared.unsent_refusal()))
-            else:
-                handle(request, exchange)
+            handle(request, exchange)
             if request.reserved_bytes:
                 shared.bodies.release(request.reserved_bytes)
             if ready and self._idle:
@@ -357,7 +359,7 @@ class Connection(asyncio.Protocol):
             return
         body = reader.large_body
         if body is not None and not body.is_complete and self._receiver is None:
-            self._receive(body)
+            self._receive(reader, body)
         if reader.ready:
             self._transport.pause_reading()
         elif not self._idle:
@@ -367,20 +369,34 @@ class Connection(asyncio.Protocol):
         else:
             reader.unsettled = False
             if reader.expects_continue:
+                reader.expects_continue = False
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _receive(self, body: LargeBody) -> None:
+    def _receive(self, reader: RequestReader, body: LargeBody) -> None:
         loop = asyncio.get_running_loop()
 
-        def on_complete() -> None:
-            self._dismiss_receiver()
-            self._transport.set_protocol(self)
-            # Later, as the transport still holds the memory it has filled. More of what the
-            # client sends, or its end, may come before.
-            loop.call_soon(self._body_received)
+        def on_received(count: int) -> None:
+            if not reader.add_to_body(count):
+                self._stop_receiving()
+                loop.call_soon(self._body_refused)
+            elif body.is_complete:
+                self._stop_receiving()
+                # Later, as the transport still holds the memory it has filled. More of what the
+                # client sends, or its end, may come before.
+                loop.call_soon(self._body_received)
 
-        self._receiver = BodyReceiver(self, body, on_complete)
+        self._receiver = BodyReceiver(self, body, on_received)
         self._transport.set_protocol(self._receiver)
+
+    def _stop_receiving(self) -> None:
+        self._dismiss_receiver()
+        self._transport.set_protocol(self)
+
+    def _body_refused(self) -> None:
+        reader = self._reader
+        if reader is not None:
+            reader.drop_body()
+            self._settle(reader)
 
     def _dismiss_receiver(self) -> bool:
         """Whether there was one."""
@@ -437,6 +453,11 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         shared = self._shared
+        if len(response.body) > SMALL_ANSWER_BYTES and request.method != b"HEAD":
+            if not shared.unsent.is_exceeded:
+                self._respond_large(response, request)
+                return
+            response = responses.problem(shared.unsent.refusal())
         if response.body or not self._keep_alive or shared.draining or request.method == b"HEAD":
             self._write(response, request)
         else:
@@ -462,12 +483,33 @@ class Connection(asyncio.Protocol):
         elif response.status in WITHOUT_BODY:
             self._transport.write(head + _END)
         else:
-            head += b"Content-Length: %d\r\n\r\n" % len(body)
-            if len(body) <= _JOIN_BYTES_MAX:
-                self._transport.write(head + body)
-            else:
-                self._transport.write(head)
-                self._transport.write(body)
+            self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    def _respond_large(self, response: Response, request: Request) -> None:
+        """Answer in windows, as the client takes them; the request is under way until the last."""
+        shared, body = self._shared, response.body
+        head = shared.masthead.lines(response.status, request.headers) + response.headers
+        if not self._keep_alive or shared.draining:
+            head += b"Connection: close\r\n"
+        self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        self._observe(request, response)
+        self._forget_unsent()
+        large = self._large = LargeAnswer(body, shared.unsent, self)
+        self._deadline = shared.masthead.deadline(self._patience_secs())
+        self._send_windows(large)
+
+    def _send_windows(self, large: LargeAnswer) -> None:
+        while self.writable and large.rest_bytes:
+            self._transport.write(large.window())
+        if large.rest_bytes:
+            return
+        if self.writable:
+            self._forget_unsent()
+        self._answered()
+
+    def on_cut(self) -> None:
+        """Others wait for room, and this client has taken too little for too long."""
+        self.abort()
 
     def _observe(self, request: Request, response: Response) -> None:
         shared = self._shared
@@ -527,17 +569,30 @@ class Connection(asyncio.Protocol):
         self.writable = self._idle = False
         if self._streaming:
             return
+        if self._large is not None:  # it is counted whole, and has its deadline
+            self._transport.pause_reading()
+            return
         shared = self._shared
         self._unsent_bytes = self._transport.get_write_buffer_size()
-        shared.add_unsent(self._unsent_bytes)
+        shared.unsent.add(self._unsent_bytes)
         self._deadline = shared.masthead.deadline(self._patience_secs())
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self.writable = True
+        try:
+            self._send_more()
+        except Exception:
+            self.fail("an answer under way")
+
+    def _send_more(self) -> None:
+        large = self._large
+        if large is not None and large.rest_bytes:
+            self._send_windows(large)
+            return
         self._forget_unsent()
         if self._waiter is not None:
-            self._call_waiter(self._waiter.on_writable)
+            self._waiter.on_writable()
         elif self._exchange is None and self._reader is not None and not self._closing:
             shared = self._shared
             self._idle = True
@@ -545,15 +600,14 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             self._run(self._reader)
 
-    def _call_waiter(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception:
-            self.fail("an answer under way")
-
     def _forget_unsent(self) -> None:
-        self._shared.add_unsent(-self._unsent_bytes)
-        self._unsent_bytes = 0
+        """The transport holds nothing any more, or nobody will take it."""
+        if self._unsent_bytes:
+            self._shared.unsent.remove(self._unsent_bytes)
+            self._unsent_bytes = 0
+        large, self._large = self._large, None
+        if large is not None:
+            large.release()
 
 
 def log_access(request: Request, status: int, sent_bytes: int, elapsed_secs: float) -> None:

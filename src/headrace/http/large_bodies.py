@@ -18,7 +18,8 @@ class LargeBody:
     """One body while it comes; `parts` are what came with its head."""
 
     def __init__(self, size: int, parts: Iterable[bytes]) -> None:
-        # It gives away the bytes it holds, without a copy, once nobody looks into them.
+        # It gives away the bytes it holds, without a copy, once nobody looks into them. They are
+        # address space until the kernel writes to them: zeros of the allocator are not written.
         self._bytes = io.BytesIO(bytes(size))
         self._bytes.writelines(parts)
         self._view = self._bytes.getbuffer()
@@ -47,22 +48,21 @@ class BodyReceiver(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, connection: asyncio.Protocol, body: LargeBody, on_complete: Callable[[], None]
+        self, connection: asyncio.Protocol, body: LargeBody, on_received: Callable[[int], None]
     ) -> None:
         self._connection = connection
         self._body = body
-        self._on_complete = on_complete
+        self._on_received = on_received
 
     def leave(self) -> None:
-        del self._connection, self._body, self._on_complete
+        del self._connection, self._body, self._on_received
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._body.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._body.add(nbytes)
-        if self._body.is_complete:
-            self._on_complete()
+        self._on_received(nbytes)
 
     def eof_received(self) -> bool | None:
         return self._connection.eof_received()

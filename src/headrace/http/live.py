@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk, ReadOutcome
@@ -16,15 +17,16 @@ from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, StreamNotFound
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
+from headrace.http.outgoing import EVENT_WINDOW_BYTES, SharedEvent, UnsentBudget
 from headrace.http.reads import chunk_response
 from headrace.protocol import responses, sse
 from headrace.protocol.cursors import JITTER_SECS_MAX, next_cursor
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Read
 
-# What one event may hold, unless one message is larger: so a reader that stops reading costs no
-# more than this on top of its socket's buffer.
-EVENT_BYTES_MAX: Final = 32 * 1024
+# What one event may hold, unless one message is larger; that is sent in windows of as much. So a
+# reader that stops reading costs no more than this on top of its socket's buffer.
+EVENT_BYTES_MAX: Final = EVENT_WINDOW_BYTES
 CHARACTER_REACH_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -46,16 +48,21 @@ class LiveReads:
         self,
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
+        unsent: UnsentBudget,
         long_poll_timeout_secs: float,
         sse_rotation_secs: float,
     ) -> None:
         self.engine = engine
+        self.unsent = unsent
         self.long_polls = DeadlineQueue(loop, long_poll_timeout_secs)
         self.rotations = DeadlineQueue(loop, sse_rotation_secs) if sse_rotation_secs else None
         self.event_bytes_max = min(EVENT_BYTES_MAX, engine.limits.read_chunk_bytes)
         self.long_poll_count = 0
         self.sse_count = 0
         self._last: _SharedFrame | None = None
+        self._large: WeakValueDictionary[tuple[int, Position, Position], SharedEvent] = (
+            WeakValueDictionary()
+        )
 
     def long_poll(
         self, stream: Stream, start: Position, read: Read, exchange: Exchange, private: bool
@@ -103,17 +110,35 @@ class LiveReads:
         if last is not None and last[:5] == key and chunk.up_to_date:
             return last.frame
         data = sse.data_event(sse.payload_of(stream.state, chunk.data)) if chunk.data else b""
-        control = sse.control_event(
-            chunk.end, cursor=cursor, up_to_date=chunk.up_to_date, closed=chunk.closed
-        )
-        frame = Frame(data + control)
+        frame = Frame(data + control_event(chunk, cursor))
         if chunk.up_to_date:
             self._last = _SharedFrame(*key, frame)
         return frame
 
+    def large_event(self, stream: Stream, chunk: Chunk) -> SharedEvent | None:
+        """A data event that is too large to be held for each reader; None while there is no room.
+
+        One that is on its way to somebody is there already, and takes no more room.
+        """
+        key = (stream.state.id, chunk.start, chunk.end)
+        event = self._large.get(key)
+        if event is None:
+            if self.unsent.is_exceeded:
+                return None
+            raw = sse.data_event(sse.payload_of(stream.state, chunk.data))
+            event = self._large[key] = SharedEvent(raw, self.unsent)
+        event.acquire()
+        return event
+
     def forget_frame(self, stream: Stream) -> None:
         if self._last is not None and self._last.stream is stream:
             self._last = None
+
+
+def control_event(chunk: Chunk, cursor: int) -> bytes:
+    return sse.control_event(
+        chunk.end, cursor=cursor, up_to_date=chunk.up_to_date, closed=chunk.closed
+    )
 
 
 class LongPoll:
@@ -198,8 +223,13 @@ class EventReader:
     """One SSE response, from its first event to rotation, end of stream or disconnect."""
 
     __slots__ = (
+        "_at",
+        "_complete",
         "_done",
         "_echoed",
+        "_ending",
+        "_event",
+        "_event_of",
         "_held_at",
         "_last_cursor",
         "_live",
@@ -207,6 +237,7 @@ class EventReader:
         "_pumping",
         "_reach_bytes",
         "_reading",
+        "_starved",
         "exchange",
         "stream",
     )
@@ -229,15 +260,21 @@ class EventReader:
         self._reach_bytes = live.event_bytes_max
         self._pumping = False
         self._reading = False
+        self._starved = False
+        self._event: SharedEvent | None = None
+        self._event_of: Chunk | None = None
+        self._at = 0
+        self._ending = False
+        self._complete = False
         self._done = False
 
     def begin(self, first: Chunk) -> None:
         """Send what is there, or say at once where the tail stands."""
-        if not first.data:
+        if first.data:
+            self._take(first)
+        else:
             self._send(first)
-            return
-        self._take(first)
-        if self._position == first.start and first.up_to_date:
+        if first.data and self._position == first.start and first.up_to_date and not self._starved:
             self._send(Chunk(first.start, first.start, b"", False, False))
         self._pump()
 
@@ -256,7 +293,12 @@ class EventReader:
         self._finish()
 
     def on_deadline(self) -> None:
-        self._finish()
+        """An event under way is finished first, if that takes no longer than another period."""
+        if self._event is None or self._ending or self._live.rotations is None:
+            self._finish()
+        else:
+            self._ending = True
+            self._live.rotations.add(self)
 
     def on_drain(self) -> None:
         self._finish()
@@ -264,13 +306,27 @@ class EventReader:
     def on_disconnect(self) -> None:
         self._detach()
 
+    def on_room(self) -> None:
+        self._starved = False
+        self._pump()
+
+    def on_cut(self) -> None:
+        self._detach()
+        self.exchange.abort()
+
     def _pump(self) -> None:
         """Send until the client or the stream has had enough; a read off the loop comes back."""
         if self._pumping or self._reading:
             return
         self._pumping = True
         stream = self.stream
-        while self.exchange.writable and not self._done and not self._reading:
+        while self._may_send():
+            if self._complete:
+                self._finish()
+                break
+            if self._event is not None:
+                self._send_window(self._event)
+                continue
             at_tail = self._position == stream.visible or self._held_at == stream.visible
             if at_tail and not stream.visible_closed:
                 break
@@ -281,6 +337,9 @@ class EventReader:
             self._reading = True
             self._live.engine.read(stream, self._position, self._deliver, self._reach_bytes)
         self._pumping = False
+
+    def _may_send(self) -> bool:
+        return self.exchange.writable and not (self._done or self._reading or self._starved)
 
     def _deliver(self, found: ReadOutcome) -> None:
         self._reading = False
@@ -304,10 +363,45 @@ class EventReader:
             self._reach_bytes *= 2
 
     def _send(self, chunk: Chunk) -> None:
+        if len(chunk.data) > EVENT_BYTES_MAX:
+            self._begin_large(chunk)
+            return
         self.exchange.send(self._live.frame(self.stream, chunk, self._cursor()))
         self._position = chunk.end
-        if chunk.closed:
-            self._finish()
+        self._complete = chunk.closed
+
+    def _begin_large(self, chunk: Chunk) -> None:
+        """What follows is sent in windows, as the client takes them."""
+        unsent = self._live.unsent
+        event = self._live.large_event(self.stream, chunk)
+        if event is None:
+            self._starved = True  # the position is all that is kept
+            unsent.wait(self)
+            return
+        self._event, self._at = event, 0
+        self._event_of = Chunk(chunk.start, chunk.end, b"", chunk.up_to_date, chunk.closed)
+        self._position = chunk.end
+        unsent.begin(self)
+
+    def _send_window(self, event: SharedEvent) -> None:
+        window = event.window(self._at)
+        self.exchange.send(window)
+        self._at += len(window.raw)
+        self._live.unsent.taken(self, len(window.raw))
+        if self._at < len(event.raw):
+            return
+        chunk = self._event_of
+        assert chunk is not None, "an event is of a chunk"
+        self._drop_event()
+        self.exchange.send(Frame(control_event(chunk, self._cursor())))
+        self._complete = chunk.closed or self._ending
+
+    def _drop_event(self) -> None:
+        event, self._event = self._event, None
+        self._event_of = None
+        if event is not None:
+            event.release()
+            self._live.unsent.end(self)
 
     def _whole_characters(self, chunk: Chunk) -> Chunk | None:
         """The chunk, cut back to a message that ends with a whole character; None is more.
@@ -345,5 +439,7 @@ class EventReader:
         self._done = True
         if self._live.rotations is not None:
             self._live.rotations.remove(self)
+        self._drop_event()
+        self._live.unsent.leave(self)
         self._live.sse_count -= 1
         self._live.engine.detach_reader(self.stream, self)

@@ -39,6 +39,8 @@ METRICS: dict[str, str] = {
     "headrace_live_readers": "Live reads waiting, by mode.",
     "headrace_connections": "Open connections.",
     "headrace_connections_refused_total": "Connections refused at the limit.",
+    "headrace_unsent_bytes": "Bytes of large answers that clients have not taken yet.",
+    "headrace_clients_cut_total": "Clients cut off past that limit for taking too little.",
     "headrace_event_loop_lag_seconds": "How late the event loop runs its timers.",
     "headrace_subscriptions": "Subscriptions that exist.",
     "headrace_webhook_deliveries_total": "Webhook deliveries, by result.",

@@ -35,8 +35,11 @@ _ONCE: Final = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization"}
 )
 _UPGRADE: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
-# A body must keep this rate on average, on top of its fixed deadline.
+# A body must keep this rate on average. It may fall behind by the time limit for bodies, and what
+# came early does not count for later: a client that stops is given up after that time.
 BODY_BYTES_PER_SEC_MIN: Final = 64 * 1024
+# So much of a body must be there before memory is set aside for the rest.
+LARGE_BODY_BEGUN_BYTES: Final = 64 * 1024
 # What chunk sizes and trailers may add to a body: a chunk of one byte takes six.
 FRAMING_BYTES_MAX: Final = 16 * 1024
 FRAMING_PER_BODY_BYTE_MAX: Final = 16
@@ -62,14 +65,17 @@ class ReaderLimits:
 
 
 class BodyBudget:
-    """Bytes that all request bodies in flight may hold together."""
+    """Bytes that all request bodies in flight may hold together, counted as they arrive."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.reserved_bytes = 0
 
+    def has_room(self, count: int) -> bool:
+        return self.reserved_bytes + count <= self.bytes_max
+
     def reserve(self, count: int) -> bool:
-        if self.reserved_bytes + count > self.bytes_max:
+        if not self.has_room(count):
             return False
         self.reserved_bytes += count
         return True
@@ -100,6 +106,7 @@ class RequestReader:
         "_head_done",
         "_headers",
         "_http_11",
+        "_judged_bytes",
         "_limits",
         "_masthead",
         "_parser",
@@ -151,6 +158,7 @@ class RequestReader:
         self._parts: list[bytes] = []
         self._fed_bytes = self._body_bytes = self._announced_bytes = 0
         self._repeated_fields = self._trailer_bytes = 0
+        self._judged_bytes = -1  # no body has begun
         self.deadline = NEVER
 
     @property
@@ -226,22 +234,56 @@ class RequestReader:
             return
         limits = self._limits
         body_bytes = max(self._announced_bytes, self._body_bytes)
-        waited_secs = limits.header_timeout_secs
-        if body_bytes:
-            waited_secs = limits.body_timeout_secs + body_bytes / BODY_BYTES_PER_SEC_MIN
         framing_bytes_max = FRAMING_BYTES_MAX + body_bytes * FRAMING_PER_BODY_BYTE_MAX
         if self._fed_bytes > limits.url_bytes_max + limits.header_bytes_max + framing_bytes_max:
             self._set_refusal(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
             return
-        if self.deadline == NEVER:
-            self.deadline = self._masthead.deadline(waited_secs)
-        elif waited_secs > self.waited_secs:
-            self.deadline += waited_secs - self.waited_secs
-        self.waited_secs = waited_secs
+        if not body_bytes:
+            if self.deadline == NEVER:
+                self.waited_secs = limits.header_timeout_secs
+                self.deadline = self._masthead.deadline(self.waited_secs)
+            return
+        self._judge_body()
         missing_bytes = self._announced_bytes - self._body_bytes
-        if missing_bytes >= MISSING_BYTES_MIN and self.large_body is None:
+        has_begun = self._body_bytes >= LARGE_BODY_BEGUN_BYTES
+        if has_begun and missing_bytes >= MISSING_BYTES_MIN and self.large_body is None:
             self.large_body = LargeBody(self._announced_bytes, self._parts)
+            self._parts = []
             self.unsettled = True
+
+    def _judge_body(self) -> None:
+        """Give the client time for what it has sent since it was judged last."""
+        timeout_secs = self._limits.body_timeout_secs
+        latest = self._masthead.deadline(timeout_secs)
+        if self._judged_bytes < 0:
+            self._judged_bytes = 0
+            self.waited_secs = timeout_secs
+            self.deadline = latest
+        arrived_bytes = self._body_bytes - self._judged_bytes
+        self._judged_bytes = self._body_bytes
+        self.deadline = min(self.deadline + arrived_bytes / BODY_BYTES_PER_SEC_MIN, latest)
+
+    def excuse(self) -> None:
+        """The connection has an answer under way, and may not have listened."""
+        if self.deadline != NEVER:
+            self.deadline = max(self.deadline, self._masthead.deadline(self.waited_secs))
+
+    def add_to_body(self, count: int) -> bool:
+        """So much of the large body has come; False where there is no room for it any more."""
+        self._body_bytes += count
+        if not self._budget.reserve(self._body_bytes - self._reserved_bytes):
+            self._set_refusal(self._no_room())
+            return False
+        self._reserved_bytes = self._body_bytes
+        self._judge_body()
+        return True
+
+    def drop_body(self) -> None:
+        """Of a request that is refused."""
+        self.large_body = None
+        self._parts = []
+        self._budget.release(self._reserved_bytes)
+        self._reserved_bytes = 0
 
     def finish_body(self) -> None:
         """Take over a large body, if it is complete; the next request needs a new parser.
@@ -362,8 +404,9 @@ class RequestReader:
         length = self._announced_bytes = int(headers[b"content-length"])
         if length > self._limits.body_bytes_max:
             self._refuse(BodyTooLarge(self._limits.body_bytes_max))
-        if length > SMALL_BODY_BYTES:
-            self._reserve(length)
+        # It is counted as it arrives; one that has no room now need not be sent.
+        if length > SMALL_BODY_BYTES and not self._budget.has_room(length):
+            self._refuse(self._no_room())
 
     def on_body(self, body: bytes) -> None:
         size = self._body_bytes = self._body_bytes + len(body)
@@ -413,9 +456,11 @@ class RequestReader:
 
     def _reserve(self, count: int) -> None:
         if not self._budget.reserve(count):
-            what = "bytes of request bodies in flight"
-            self._refuse(Overloaded(what, self._budget.bytes_max))
+            self._refuse(self._no_room())
         self._reserved_bytes += count
+
+    def _no_room(self) -> Overloaded:
+        return Overloaded("bytes of request bodies in flight", self._budget.bytes_max)
 
     def _set_refusal(self, refusal: HeadraceError) -> None:
         """The first one stands: the parser reports it again as an error of its own."""

@@ -79,6 +79,7 @@ class Server:
             writing=_writer_limits(config),
             bodies=BodyBudget(config.limits.max_inflight_body_bytes),
             turns=Turns(loop),
+            unsent=self._assembly.unsent,
             scheme="https" if self._tls else "http",
             log_access=config.log.access,
         )

@@ -1,0 +1,173 @@
+"""Answers that clients have not taken yet: cut into windows, and counted in one budget.
+
+Everything large that waits for a client is counted here, once, however many clients share it. Past
+the budget no large answer is begun, live readers wait with their position only, and clients that
+take too little for too long are cut off. Small answers, health probes among them, go out always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Final, Protocol
+
+from headrace.errors import Overloaded
+from headrace.http.exchange import Frame
+
+UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
+# An answer up to this size goes out in one write and is not refused.
+SMALL_ANSWER_BYTES: Final = 64 * 1024
+ANSWER_WINDOW_BYTES: Final = 256 * 1024
+EVENT_WINDOW_BYTES: Final = 32 * 1024  # with the kernel's buffer, what a stalled reader costs
+# While the budget is exceeded, a client must take this much on average, after a grace.
+TAKEN_BYTES_PER_SEC_MIN: Final = 64 * 1024
+GRACE_SECS: Final = 5.0
+
+
+class Holder(Protocol):
+    """Whoever keeps bytes for one client."""
+
+    def on_cut(self) -> None:
+        """The client is too slow: let go of everything that is kept for it."""
+        ...
+
+
+class Waiting(Protocol):
+    """Whoever has something large to send, and waits for room in the budget."""
+
+    def on_room(self) -> None: ...
+
+
+class UnsentBudget:
+    """Bytes that wait for clients, all of them together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int = UNSENT_BYTES_MAX) -> None:
+        self._loop = loop
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self.is_exceeded = False
+        self.cut_count = 0
+        # When each client would be if it had taken all it was given at the least rate.
+        self._paid_until: dict[Holder, float] = {}
+        self._waiting: OrderedDict[Waiting, None] = OrderedDict()
+        self._waking = False
+
+    def add(self, count: int) -> None:
+        self.used_bytes += count
+        self.is_exceeded = self.used_bytes > self.bytes_max
+
+    def remove(self, count: int) -> None:
+        self.used_bytes -= count
+        self.is_exceeded = self.used_bytes > self.bytes_max
+        if self._waiting and not self.is_exceeded and not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._wake)
+
+    def refusal(self) -> Overloaded:
+        return Overloaded("bytes of answers not yet taken", self.bytes_max)
+
+    # -- who waits for room ----------------------------------------------------------------
+
+    def wait(self, waiting: Waiting) -> None:
+        """Call `on_room` once, when there is room again; first come, first served."""
+        self._waiting[waiting] = None
+
+    def leave(self, waiting: Waiting) -> None:
+        self._waiting.pop(waiting, None)
+
+    def _wake(self) -> None:
+        self._waking = False
+        while self._waiting and not self.is_exceeded:
+            waiting, _ = self._waiting.popitem(last=False)
+            waiting.on_room()
+
+    # -- who holds what there is -----------------------------------------------------------
+
+    def begin(self, holder: Holder) -> None:
+        """Something large is on its way to a client."""
+        self._paid_until[holder] = self._loop.time()
+
+    def taken(self, holder: Holder, count: int) -> None:
+        """The client has taken so much of it. What it took early it cannot save up."""
+        paid_until = self._paid_until.get(holder)
+        if paid_until is not None:
+            paid_until += count / TAKEN_BYTES_PER_SEC_MIN
+            self._paid_until[holder] = min(paid_until, self._loop.time())
+
+    def end(self, holder: Holder) -> None:
+        self._paid_until.pop(holder, None)
+
+    def cut_slowest(self) -> None:
+        """Called about once a second: past the budget, those furthest behind are cut off.
+
+        Until half of it is free: or the next of their kind would take what was gained.
+        """
+        if not self.is_exceeded:
+            return
+        late = self._loop.time() - GRACE_SECS
+        behind = sorted(self._paid_until.items(), key=lambda item: item[1])
+        for holder, paid_until in behind:
+            if paid_until > late or self.used_bytes <= self.bytes_max // 2:
+                return
+            self.cut_count += 1
+            self.end(holder)
+            holder.on_cut()
+
+
+class LargeAnswer:
+    """The body of one answer on its way to one client, counted until the client has taken it."""
+
+    def __init__(self, body: bytes, budget: UnsentBudget, holder: Holder) -> None:
+        self._rest = memoryview(body)
+        self._size = len(body)
+        self._budget = budget
+        self._holder = holder
+        self._window_bytes = 0
+        budget.add(self._size)
+        budget.begin(holder)
+
+    @property
+    def rest_bytes(self) -> int:
+        """What the transport does not have yet."""
+        return len(self._rest)
+
+    def window(self) -> memoryview:
+        """The next part; asked for when the client has taken the one before."""
+        self._budget.taken(self._holder, self._window_bytes)
+        window, self._rest = self._rest[:ANSWER_WINDOW_BYTES], self._rest[ANSWER_WINDOW_BYTES:]
+        self._window_bytes = len(window)
+        return window
+
+    def release(self) -> None:
+        """The transport has let go of it, too."""
+        self._budget.end(self._holder)
+        self._budget.remove(self._size)
+        self._size = 0
+
+
+class SharedEvent:
+    """One large event: encoded once, counted once, and shared by all readers in the same place."""
+
+    def __init__(self, raw: bytes, budget: UnsentBudget) -> None:
+        self.raw = raw
+        self._budget = budget
+        self._readers = 0
+        self._last_at = -1
+        self._last = Frame(b"")
+
+    def acquire(self) -> None:
+        self._readers += 1
+        if self._readers == 1:
+            self._budget.add(len(self.raw))
+
+    def release(self) -> None:
+        self._readers -= 1
+        if not self._readers:
+            self._budget.remove(len(self.raw))
+
+    def window(self, at: int) -> Frame:
+        """A part of it, for as many readers as ask for the same one in a row."""
+        if at != self._last_at:
+            self._last_at = at
+            self._last = Frame(self.raw[at : at + EVENT_WINDOW_BYTES])
+        return self._last

@@ -1,0 +1,241 @@
+"""Clients that take nothing, or send nothing, hold little: and never what others need."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headrace.protocol.sse import Decoder, Event
+from headrace.testing.certificates import write_self_signed
+from headrace.testing.following import metric
+from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
+from tests.conftest import Serve
+from tests.http.helpers import KIB, MIB, await_readers, client_of, resident_bytes
+
+TEXT = {"Content-Type": "text/plain"}
+LARGE = 4 * MIB
+UNSENT_MAX = 16 * MIB
+ROOM = {
+    "DS_LIMITS__MAX_STREAM_BYTES": str(64 * MIB),
+    "DS_LIMITS__MAX_MEMORY_BYTES": str(512 * MIB),
+}
+BOUNDED = ROOM | {"DS_LIMITS__MAX_UNSENT_BYTES": str(UNSENT_MAX)}
+
+
+def large(number: int) -> bytes:
+    return b"%08d" % number * (LARGE // 8)
+
+
+def create(http: httpx.Client, path: str, *messages: bytes) -> None:
+    http.put(path, headers=TEXT).raise_for_status()
+    for message in messages:
+        http.post(path, content=message, headers=TEXT).raise_for_status()
+
+
+@contextmanager
+def stalled(server: ServerProcess, targets: list[str]) -> Iterator[list[RawConnection]]:
+    """Clients that ask and take nothing."""
+    with ExitStack() as stack:
+        connections = []
+        for target in targets:
+            connection = RawConnection(server.port, receive_buffer_bytes=4 * KIB)
+            stack.enter_context(connection)
+            connection.send(request_bytes("GET", target))
+            connections.append(connection)
+        yield connections
+
+
+def unsent_bytes(http: httpx.Client) -> int:
+    return int(metric(http, "headrace_unsent_bytes"))
+
+
+def events(connection: RawConnection, count: int) -> list[Event]:
+    """The next so many events of a stream of them."""
+    decoder = Decoder()
+    found: list[Event] = []
+    for chunk in connection.chunks():
+        found += decoder.feed(chunk)
+        if len(found) >= count:
+            break
+    return found
+
+
+def check_served(http: httpx.Client, path: str) -> None:
+    """Whatever is large may have to wait, but nothing else does."""
+    for probe in ("/healthz", "/readyz", "/metrics"):
+        assert http.get(probe).status_code == 200
+    assert http.post(path, content=b"y", headers=TEXT).status_code == 204
+    assert http.get(path).status_code == 200
+    assert http.get(f"{path}?offset=-1&live=long-poll").status_code == 200
+
+
+# -- what waits for clients ------------------------------------------------------------------
+
+
+def test_stalled_readers_of_one_large_message_share_it(serve: Serve, stream: str) -> None:
+    """It is not the last message: nobody else is in the same place at the same time."""
+    server = serve(**ROOM)
+    target = f"{stream}?offset=-1&live=sse"
+    with client_of(server) as http:
+        create(http, stream, large(1) + large(2), b"the next")
+        before = resident_bytes(server.pid)
+        with stalled(server, [target] * 40):
+            await_readers(http, "sse", 40)
+            assert unsent_bytes(http) < 3 * LARGE
+            assert resident_bytes(server.pid) - before < 16 * LARGE, "of 40 times 8 MiB"
+            with RawConnection(server.port) as reader:
+                reader.send(request_bytes("GET", target))
+                assert reader.head().status == 200
+                found = [event.data for event in events(reader, 4) if event.type == "data"]
+                assert found == [(large(1) + large(2)).decode(), "the next"]
+        eventually(lambda: unsent_bytes(http) == 0, "those who left hold nothing")
+
+
+@pytest.mark.slow
+def test_stalled_readers_of_many_large_messages_stay_within_the_budget(serve: Serve) -> None:
+    """Past it live readers wait with their position, and the stalled are cut off to let them on."""
+    server = serve(**BOUNDED)
+    paths = [f"/v1/stream/large/{number}" for number in range(7)]
+    targets = [f"{path}?offset=-1&live=sse" for path in paths]
+    with client_of(server) as http:
+        for number, path in enumerate(paths):
+            create(http, path, large(number))
+        create(http, "/v1/stream/small", b"x")
+        with stalled(server, targets[:-1]), RawConnection(server.port) as reader:
+            await_readers(http, "sse", 6)
+            assert UNSENT_MAX < unsent_bytes(http) < UNSENT_MAX + 2 * LARGE
+            reader.send(request_bytes("GET", targets[-1]))
+            assert reader.head().status == 200, "it may follow, and gets it in its turn"
+            check_served(http, "/v1/stream/small")
+            refused = http.get(paths[0])
+            assert refused.status_code == 503
+            assert int(refused.headers["Retry-After"]) >= 1
+            (event, _) = events(reader, 2)
+            assert event.data == large(6).decode()
+            assert metric(http, "headrace_clients_cut_total") >= 1
+
+
+@pytest.mark.parametrize("what", ["read", "long-poll", "bootstrap", "snapshot"])
+def test_answers_that_nobody_takes_refuse_large_ones_only(serve: Serve, what: str) -> None:
+    server = serve(**BOUNDED)
+    with client_of(server) as http:
+        http.put("/hoard").raise_for_status()
+        create(http, "/hoard/small", b"x")
+        create(http, "/hoard/large", large(0))
+        target = "/hoard/large?offset=-1"
+        if what == "long-poll":
+            target += "&live=long-poll"
+        elif what == "bootstrap":
+            target = "/hoard/large/bootstrap"
+        elif what == "snapshot":
+            tail = http.head("/hoard/large").headers["Stream-Next-Offset"]
+            target = f"/hoard/large/snapshot/{tail}"
+            http.put(target, content=large(1), headers=TEXT).raise_for_status()
+        before = resident_bytes(server.pid)
+        with stalled(server, [target] * 100):
+            eventually(lambda: unsent_bytes(http) >= UNSENT_MAX, "nobody takes anything")
+            check_served(http, "/hoard/small")
+            assert http.get(target).status_code == 503
+            assert resident_bytes(server.pid) - before < 5 * UNSENT_MAX, "of 400 MiB"
+        eventually(lambda: unsent_bytes(http) == 0, "those who left hold nothing")
+        assert http.get(target).status_code == 200
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_a_large_event_arrives_whole(serve: Serve, tmp_path: Path, secure: bool) -> None:
+    settings, trust = dict(ROOM), None
+    if secure:
+        cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+        trust = write_self_signed(cert, key)
+        settings |= {"DS_TLS__CERT_PATH": str(cert), "DS_TLS__KEY_PATH": str(key)}
+    server = serve(**settings)
+    connect = partial(RawConnection, server.port, tls=trust)
+    lines = b"a line\r\n another\n" * (MIB // 16)
+    document = json.dumps([{"n": n} for n in range(100_000)]).encode()
+    with connect() as writer, connect(receive_buffer_bytes=8 * KIB) as slow:
+        for path, kind, body in (
+            ("/v1/stream/t", "text/plain", lines),
+            ("/v1/stream/j", "application/json", b"[" + document + b"]"),
+            ("/v1/stream/b", "application/octet-stream", bytes(range(256)) * 4096),
+        ):
+            created = writer.request("PUT", path, body, Content_Type=kind, Stream_Closed="true")
+            assert created.status == 201
+            with connect(receive_buffer_bytes=8 * KIB) as slow:
+                slow.send(request_bytes("GET", f"{path}?offset=-1&live=sse"))
+                assert slow.head().status == 200
+                decoder = Decoder()
+                found = [event for chunk in slow.chunks() for event in decoder.feed(chunk)]
+                assert slow.is_at_end()
+            assert [event.type for event in found] == ["data", "control"]
+            assert json.loads(found[1].data)["streamClosed"] is True
+            data = found[0].data
+            if kind == "text/plain":
+                assert data == lines.replace(b"\r\n", b"\n").decode()
+            elif kind == "application/json":
+                assert json.loads(data) == [json.loads(document)]
+            else:
+                assert base64.b64decode(data) == body
+
+
+@pytest.mark.slow
+def test_a_large_event_under_way_is_finished_before_its_response_rotates(serve: Serve) -> None:
+    server = serve(**ROOM, DS_SERVER__SSE_RECONNECT_INTERVAL_SECS="4")
+    with client_of(server) as http:
+        create(http, "/v1/stream/s", large(0) + large(1))
+        with stalled(server, ["/v1/stream/s?offset=-1&live=sse"]) as (reader,):
+            await_readers(http, "sse", 1)
+            seconds = set()
+
+            def is_due() -> bool:
+                seconds.add(http.get("/healthz").headers["Date"])
+                return len(seconds) > 5
+
+            eventually(is_due, "the time to rotate has come")
+            assert reader.head().status == 200
+            data = b"".join(reader.chunks())
+            assert data.count(b"event: control") == 1
+            assert (large(0) + large(1)) in data
+            assert reader.is_at_end()
+
+
+# -- what is announced and does not come -----------------------------------------------------
+
+
+def announcement(size: int) -> bytes:
+    return request_bytes(
+        "POST", "/v1/stream/s", Content_Type="text/plain", Content_Length=str(size)
+    )
+
+
+def test_bodies_that_are_only_announced_hold_nothing(serve: Serve) -> None:
+    """200 clients announce 16 MiB each, and send nothing or next to nothing."""
+    server = serve(**ROOM)
+    with client_of(server) as http, ExitStack() as silent:
+        create(http, "/v1/stream/s")
+        before = resident_bytes(server.pid)
+        for number in range(200):
+            connection = silent.enter_context(RawConnection(server.port))
+            connection.send(announcement(16 * MIB) + b"x" * (number % 2))
+        for _ in range(4):
+            body = b"x" * (15 * MIB)
+            assert http.post("/v1/stream/s", content=body, headers=TEXT).status_code == 204
+        assert resident_bytes(server.pid) - before < 150 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [0, 1, 8 * MIB])
+def test_a_body_that_stops_coming_is_given_up_soon(serve: Serve, sent: int) -> None:
+    """However much of it came before: that is no time in hand."""
+    server = serve(DS_HTTP__BODY_TIMEOUT_SECS="1")
+    with RawConnection(server.port) as connection:
+        connection.send(announcement(16 * MIB) + b"x" * sent)
+        assert connection.response().status == 408
