@@ -21,7 +21,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,7 +35,8 @@ from headrace.shapes.definition import (
     offset_text,
     parse_offset,
 )
-from headrace.shapes.logs import Chunk
+from headrace.shapes.logs import CHUNK_BYTES, Chunk
+from headrace.shapes.sending import Held, ImpatientResponse
 from headrace.shapes.service import Shape, Shapes, TooManyShapes
 
 LONG_POLL_SECS = 20.0
@@ -134,6 +135,7 @@ class ShapeApi:
         self._shapes = shapes
         self._allow_deletion = allow_deletion
         self._visitors = visitors or Visitors()
+        self._held = Held()
 
     def application(self) -> Starlette:
         @asynccontextmanager
@@ -204,6 +206,8 @@ class ShapeApi:
                     "obtain a new one.",
                 )
             return _refetch(shape)
+        if self._held.is_exceeded:
+            return _unavailable("Too much waits for clients that do not take it; try again.")
         if asked.is_sse:
             return self._events(asked, shape)
         start = shape.log.last if asked.is_now else asked.offset
@@ -255,7 +259,10 @@ class ShapeApi:
         if is_up_to_date:
             headers["electric-up-to-date"] = ""
             entries = [*entries, _up_to_date(lsn, end)]
-        return Response(orjson.dumps(entries), headers=headers, media_type="application/json")
+        body = orjson.dumps(entries)
+        headers["content-length"] = str(len(body))
+        windows = self._held.windows(body)
+        return ImpatientResponse(windows, headers=headers, media_type="application/json")
 
     def _events(self, asked: Asked, shape: Shape) -> Response:
         headers = {
@@ -267,17 +274,20 @@ class ShapeApi:
             "x-accel-buffering": "no",
         }
         body = self._event_stream(shape, asked.offset)
-        return StreamingResponse(body, headers=headers, media_type="text/event-stream")
+        return ImpatientResponse(body, headers=headers, media_type="text/event-stream")
 
     async def _event_stream(self, shape: Shape, at: Offset) -> AsyncIterator[bytes]:
         ends_at = time.monotonic() + SSE_SECS
         while time.monotonic() < ends_at and not self._shapes.is_draining:
+            if self._held.is_exceeded:
+                return  # the client goes on from its last event when there is room
             lsn = self._shapes.last_lsn
             chunk = await shape.log.read(at) if not shape.is_dropped else Chunk([], at)
             if chunk.entries:
                 at = chunk.end
-                for entry in chunk.entries:
-                    yield _event(entry)
+                with self._held.holding(CHUNK_BYTES):
+                    for entry in chunk.entries:
+                        yield _event(entry)
                 if at >= shape.log.last:
                     yield _event(_up_to_date(lsn, at))
             elif shape.is_dropped:
