@@ -453,12 +453,12 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         shared = self._shared
-        if len(response.body) > SMALL_ANSWER_BYTES and request.method != b"HEAD":
-            if not shared.unsent.is_exceeded:
-                self._respond_large(response, request)
-                return
-            response = responses.problem(shared.unsent.refusal())
         if response.body or not self._keep_alive or shared.draining or request.method == b"HEAD":
+            if len(response.body) > SMALL_ANSWER_BYTES and request.method != b"HEAD":
+                if not shared.unsent.is_exceeded:
+                    self._respond_large(response, request)
+                    return
+                response = responses.problem(shared.unsent.refusal())
             self._write(response, request)
         else:
             status = response.status

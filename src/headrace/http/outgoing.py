@@ -22,6 +22,8 @@ EVENT_WINDOW_BYTES: Final = 32 * 1024  # with the kernel's buffer, what a stalle
 # While the budget is exceeded, a client must take this much on average, after a grace.
 TAKEN_BYTES_PER_SEC_MIN: Final = 64 * 1024
 GRACE_SECS: Final = 5.0
+_WOKEN_TOGETHER: Final = 4
+_WOKEN_EVERY_SECS: Final = 0.02
 
 
 class Holder(Protocol):
@@ -76,10 +78,15 @@ class UnsentBudget:
         self._waiting.pop(waiting, None)
 
     def _wake(self) -> None:
-        self._waking = False
-        while self._waiting and not self.is_exceeded:
+        """A few at a time: what they take counts when it has been read, which may be later."""
+        for _ in range(_WOKEN_TOGETHER):
+            if not self._waiting or self.is_exceeded:
+                break
             waiting, _ = self._waiting.popitem(last=False)
             waiting.on_room()
+        self._waking = bool(self._waiting) and not self.is_exceeded
+        if self._waking:
+            self._loop.call_later(_WOKEN_EVERY_SECS, self._wake)
 
     # -- who holds what there is -----------------------------------------------------------
 

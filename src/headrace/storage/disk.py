@@ -42,12 +42,6 @@ _LOOK_AGAIN_SECS: Final = 0.02
 _BRIEFLY_SECS: Final = 1.0
 
 
-def is_transient_disk_error(error: BaseException | None) -> bool:
-    """Whether the same call may succeed later: no room, or no descriptor, at present."""
-    passing = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR)
-    return isinstance(error, OSError) and error.errno in passing
-
-
 def without_descriptor(error: BaseException | None) -> Overloaded | None:
     """What to tell somebody whose work met the end of descriptors; None where it met another."""
     if not isinstance(error, OSError) or error.errno not in _NO_DESCRIPTOR:
