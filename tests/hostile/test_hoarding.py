@@ -251,3 +251,27 @@ def test_a_body_that_stops_coming_is_given_up_soon(serve: Serve, sent: int) -> N
     with RawConnection(server.port) as connection:
         connection.send(announcement(16 * MIB) + b"x" * sent)
         assert connection.response().status == 408
+
+
+@pytest.mark.slow
+def test_a_body_that_others_are_refused_for_is_given_up_sooner(serve: Serve) -> None:
+    """It may take five minutes here; but not while it takes the room of those who send."""
+    server = serve(
+        DS_HTTP__BODY_TIMEOUT_SECS="300",
+        DS_LIMITS__MAX_BODY_BYTES=str(MIB),
+        DS_LIMITS__MAX_INFLIGHT_BODY_BYTES=str(MIB),
+    )
+    with client_of(server) as http, RawConnection(server.port) as slow:
+        create(http, "/v1/stream/s")
+        slow.send(announcement(MIB) + b"x" * (MIB * 3 // 4))
+
+        def has_room() -> bool:
+            """Asked without sending anything, which might take the room of the slow one."""
+            with RawConnection(server.port) as other:
+                expecting = announcement(MIB // 2)[:-2] + b"Expect: 100-continue\r\n\r\n"
+                other.send(expecting)
+                return other.response().status == 100
+
+        eventually(lambda: not has_room(), "the room is taken")
+        eventually(has_room, "and given back")
+        assert slow.response().status == 408

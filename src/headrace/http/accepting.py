@@ -239,10 +239,12 @@ class Surplus(asyncio.Protocol):
             self._refuse()
 
     def _answer_probe(self) -> None:
-        method, target, _ = self._received.split(b" ", 2)
+        first, *lines = self._received.partition(b"\r\n\r\n")[0].split(b"\r\n")
+        method, target, _ = first.split(b" ", 2)
         self._head_only = method == b"HEAD"
-        request = self._request(method, target)
-        self._shared.application.handle(request, self)
+        fields = (line.partition(b":") for line in lines)
+        headers = {name.lower(): value.strip() for name, _, value in fields}
+        self._shared.application.handle(self._request(method, target, headers), self)
 
     def _give_up(self) -> None:
         if self._answered:
@@ -251,16 +253,15 @@ class Surplus(asyncio.Protocol):
             self._refuse()
 
     def _refuse(self) -> None:
-        request = self._request(b"", b"")
+        request = self._request(b"", b"", {})
         request.operation = "refused"
         response = responses.problem(Overloaded("connections", self._limit))
         self._shared.observe(request, response.status, len(response.body))
         self.respond(response)
 
-    def _request(self, method: bytes, target: bytes) -> Request:
+    def _request(self, method: bytes, target: bytes, headers: Headers) -> Request:
         name = self._transport.get_extra_info("peername")
         client = Client(name[0] if isinstance(name, tuple) else "unix", self._shared.scheme)
-        headers: Headers = {}
         return Request(method, target, headers, b"", client, monotonic())
 
     def respond(self, response: Response) -> None:

@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
             if reader is not None:
                 reader.excuse()
             self._check_answer(self._exchange, now)
-        elif reader is not None and now >= reader.deadline:
+        elif reader is not None and reader.is_due(now):
             self._refuse(RequestTimeout(reader.waited_secs))
         elif now >= self._deadline and not (reader is not None and reader.is_receiving):
             self.close()

@@ -38,6 +38,7 @@ _UPGRADE: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 # A body must keep this rate on average. It may fall behind by the time limit for bodies, and what
 # came early does not count for later: a client that stops is given up after that time.
 BODY_BYTES_PER_SEC_MIN: Final = 64 * 1024
+BEHIND_SECS_WHEN_PRESSED: Final = 5.0
 # So much of a body must be there before memory is set aside for the rest.
 LARGE_BODY_BEGUN_BYTES: Final = 64 * 1024
 # What chunk sizes and trailers may add to a body: a chunk of one byte takes six.
@@ -70,9 +71,14 @@ class BodyBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.reserved_bytes = 0
+        self.is_pressed = False
+        """Whether somebody was refused since the last look."""
 
     def has_room(self, count: int) -> bool:
-        return self.reserved_bytes + count <= self.bytes_max
+        if self.reserved_bytes + count > self.bytes_max:
+            self.is_pressed = True
+            return False
+        return True
 
     def reserve(self, count: int) -> bool:
         if not self.has_room(count):
@@ -262,6 +268,13 @@ class RequestReader:
         arrived_bytes = self._body_bytes - self._judged_bytes
         self._judged_bytes = self._body_bytes
         self.deadline = min(self.deadline + arrived_bytes / BODY_BYTES_PER_SEC_MIN, latest)
+
+    def is_due(self, now: float) -> bool:
+        """Whether the client is to be given up; sooner, where others are refused for its body."""
+        deadline = self.deadline
+        if self._budget.is_pressed and self._judged_bytes > 0:
+            deadline -= max(0.0, self.waited_secs - BEHIND_SECS_WHEN_PRESSED)
+        return now >= deadline
 
     def excuse(self) -> None:
         """The connection has an answer under way, and may not have listened."""

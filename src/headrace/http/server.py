@@ -16,7 +16,7 @@ from headrace.http import process_memory
 from headrace.http.accepting import Acceptor, connections_max, listen, raise_descriptor_limit
 from headrace.http.access import access_of
 from headrace.http.assembly import Assembly, assemble
-from headrace.http.connection import Shared, WriterLimits
+from headrace.http.connection import Connection, Shared, WriterLimits
 from headrace.http.masthead import TICK_SECS, Masthead
 from headrace.http.origin import Origins
 from headrace.http.reader import BodyBudget, ReaderLimits
@@ -119,6 +119,7 @@ class Server:
             shared.masthead.tick()
             for connection in tuple(shared.connections):
                 _check(connection, shared.masthead.now)
+            shared.bodies.is_pressed = False
             self._assembly.tick()
 
     def reload_tls(self) -> None:
