@@ -186,6 +186,20 @@ class SourceDeleted(Refused):
 
 
 @dataclass(eq=False)
+class ForkTooDeep(Refused):
+    stream: str
+    limit: int
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The stream {self.stream!r} is a fork of a fork, {self.limit} deep, the most there "
+            "may be (limits.max_fork_depth). Fork one of its sources, or copy what it holds into a "
+            "new stream."
+        )
+
+
+@dataclass(eq=False)
 class ConfigurationMismatch(Refused):
     stream: str
     differs: str
@@ -517,6 +531,21 @@ class StoredBytesUnreadable(Corrupt):
     @property
     def detail(self) -> str:
         return f"Stored bytes cannot be read: {self.place}: {self.reason}."
+
+
+@dataclass(eq=False)
+class StreamSetAside(Corrupt):
+    """A stream that the start could not recover: its bytes are kept, and nothing serves them."""
+
+    stream: str
+    reason: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The stream {self.stream!r} could not be recovered when the server started, and is "
+            f"set aside: {self.reason} Its bytes are kept; the server's log has the cause."
+        )
 
 
 @dataclass(eq=False)

@@ -25,4 +25,5 @@ class Limits:
     producers_max: int = 10_000  # ~200 bytes each: 2 MB per stream at worst
     producer_receipts_max: int = 64  # retries in flight per producer; TypeScript client: 5
     snapshot_bytes_max: int = 16 * 1024 * 1024  # one request body
+    fork_depth_max: int = 64  # a read looks for its bytes in so many logs; git packs: 50 deltas
     read_chunk_bytes: int = 1024 * 1024  # one window of memory per catch-up read

@@ -36,6 +36,10 @@ class Mortal:
         self.server.start()
         self.client = httpx.Client(base_url=self.server.url, timeout=DEADLINE_SECS)
 
+    def forget_settings(self) -> None:
+        """From the next start on all settings but the storage's are the defaults."""
+        self._env = {key: self._env[key] for key in self._env if key.startswith("DS_STORAGE__")}
+
     def restart(self, *, kill: bool) -> None:
         self.client.close()
         if kill:

@@ -75,6 +75,7 @@ def small_windows() -> Iterator[None]:
         (checkpoint, "SYNC_EACH_MAX", 2),
         (catalog, "STALE_BYTES_MIN", 200),
         (registry, "STALE_MESSAGES_MIN", 4),
+        (registry, "COMPACTED_AT_ONCE", 2),
         # One seed is one history, so that it can be looked at again.
         (SigningKey, "generate", lambda: _KEY),
         (ledger, "new_token_key", lambda: bytes(32)),
@@ -211,6 +212,7 @@ class Machine:
         storage.witness, storage.recovered = self.witness, recovered
         self.storage = storage
         self.engine = Engine(storage, self.clock, LIMITS)
+        self.engine.slices.wake = lambda: None  # so that a crash may come between two slices
         if not self._streams_only:
             self.subscriptions = SubscriptionManager(
                 self.engine, SubscriptionSettings(), self.loop.as_loop

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from headrace.engine.creation import Confirmed
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk
+from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError
 from headrace.limits import Limits
 from headrace.protocol.expiry import FOREVER, Lifetime
@@ -350,10 +351,11 @@ def test_a_storage_that_forgets_closure_is_caught(
 ) -> None:
     recover = Engine._recover
 
-    def forgetful(engine: Engine) -> None:
-        recover(engine)
-        for stream in engine.streams.values():
+    def forgetful(engine: Engine) -> list[Stream]:
+        recovered = recover(engine)
+        for stream in recovered:
             stream.state.closed = stream.visible_closed = False
+        return recovered
 
     monkeypatch.setattr(Engine, "_recover", forgetful)
     machine = Agreement()

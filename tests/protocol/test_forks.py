@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from headrace.errors import InvalidOffset, InvalidRequest, OffsetTrimmed, Refused
@@ -29,11 +27,10 @@ def point(state: StreamState, offset: Position | None, sub_offset: int = 0) -> o
     anchor = fork_anchor(state, request)
     if isinstance(anchor, Refused):
         return anchor
-    following = None
+    reached = None
     if anchor in ENDS:
-        ends = ENDS[ENDS.index(anchor) :][: messages_needed(state, request) + 1]
-        following = [after.bytes - before.bytes for before, after in pairwise(ends)]
-    return resolve_point(state, anchor, sub_offset, following)
+        reached = ENDS[ENDS.index(anchor) :][: messages_needed(state, request) + 1][-1]
+    return resolve_point(state, anchor, sub_offset, reached)
 
 
 @pytest.mark.parametrize("offset", ENDS)

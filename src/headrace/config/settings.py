@@ -232,6 +232,11 @@ class Limits(Section):
     producer_receipts: int = _setting(
         64, whole(1, 256), "Appends per producer whose offsets are remembered for late duplicates."
     )
+    max_fork_depth: int = _setting(
+        64,
+        COUNT,
+        "Forks of forks: how many streams a fork may come from, one from the other.",
+    )
     rate_limit_requests_per_sec: int = _setting(
         0, COUNT_OR_OFF, "Requests per second of one subject or address; 0 is no limit."
     )

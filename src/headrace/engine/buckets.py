@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,7 +31,7 @@ from headrace.protocol.buckets import bucket_name, ids_of, is_bucketed, stream_n
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
-CLEARED_AT_ONCE_MAX: Final = 10_000  # expired streams that the deletion of a bucket clears away
+CLEARED_AT_ONCE_MAX: Final = 250  # expired streams that one turn of a bucket's deletion clears
 
 
 class Bucket:
@@ -120,7 +121,7 @@ class Buckets:
         for stream in list(islice(self._over(bucket), CLEARED_AT_ONCE_MAX)):
             self._engine.removal.expire(stream)
         if len(bucket.ids):
-            self.delete(bucket_id, reply)
+            self._engine.slices.add(partial(self._delete_on, bucket_id, reply))
         elif bucket.pending:
             # Whether it is empty shows when what is under way is durable.
             under_way = next(iter(bucket.pending.values()))
@@ -128,6 +129,10 @@ class Buckets:
         else:
             del self._buckets[bucket_id]
             self._engine.removal.remove(bucket.stream, translate(bucket, reply))
+
+    def _delete_on(self, bucket_id: str, reply: BucketReply) -> bool:
+        self.delete(bucket_id, reply)
+        return False  # it comes back if it is not done
 
     # -- what happens to the streams of buckets --------------------------------------------
 

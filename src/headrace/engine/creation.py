@@ -11,6 +11,7 @@ from headrace.engine.tails import Stream
 from headrace.errors import (
     BucketNotFound,
     ContentTypeMismatch,
+    ForkTooDeep,
     HeadraceError,
     InvalidRequest,
     MethodNotAllowed,
@@ -148,6 +149,7 @@ class Creation:
         stream = engine.streams[name] = Stream(state, log, source)
         if source is not None:
             source.add_fork(stream)
+            engine.space.tell_sources(stream)
         apply_append(state, initial, state.created_at_ms, engine.limits)
         engine.expiring.add(stream)
         change = Created(state, initial)
@@ -167,6 +169,9 @@ class Creation:
         reply: Callable[[CreateOutcome], None],
     ) -> None:
         source = self._find_source(request.source)
+        depth_max = self._engine.limits.fork_depth_max
+        if source.depth >= depth_max:
+            raise ForkTooDeep(source.state.name, depth_max)
         origin = source.state
         content_type = command.content_type or origin.config.content_type
         if media_type(content_type) != origin.media_type:
@@ -176,16 +181,16 @@ class Creation:
             raise anchor
         count = min(messages_needed(origin, request), origin.tail.messages - anchor.messages)
 
-        def resolved(following: list[int] | HeadraceError | None) -> None:
-            if isinstance(following, HeadraceError):
-                reply(following)
+        def resolved(reached: Position | HeadraceError | None) -> None:
+            if isinstance(reached, HeadraceError):
+                reply(reached)
                 return
             moved = anchor.bytes < origin.floor.bytes
             if source.state.deleted or moved or name in self._engine.streams:
                 # The wait for the source's boundaries let something else in: decide again.
                 self.create(name, command, reply)
                 return
-            point = resolve_point(origin, anchor, request.sub_offset, following)
+            point = resolve_point(origin, anchor, request.sub_offset, reached)
             try:
                 if isinstance(point, Refused):
                     raise point
@@ -199,7 +204,7 @@ class Creation:
                 refusal = error
                 self._engine.settle(origin.name, lambda: reply(refusal), reply)
 
-        self._engine.reads.lengths(source, anchor, count, resolved)
+        self._engine.reads.seek(source, anchor, count, resolved)
 
     def _find_source(self, name: str) -> Stream:
         if name == REGISTRY_NAME:

@@ -21,6 +21,7 @@ from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
 from headrace.engine.renewals import Renewals
 from headrace.engine.replies import translate
+from headrace.engine.slices import Slices
 from headrace.engine.snapshots import Snapshots
 from headrace.engine.space import Space
 from headrace.engine.tails import Stream, TailListener
@@ -62,6 +63,7 @@ class Deleted:
 
 AppendOutcome = Appended | Repeated | AlreadyClosed | HeadraceError
 DeleteOutcome = Deleted | HeadraceError
+EXPIRED_AT_ONCE_MAX = 250  # streams; five milliseconds of the loop
 ID_BITS_PER_MS = 10  # a thousand creations a millisecond
 
 
@@ -94,7 +96,9 @@ class Engine:
         # Ids are never used twice, by a later run neither: each run begins past what any run
         # before it can have reached.
         self._next_id = clock.now_ms() << ID_BITS_PER_MS
+        self.slices = Slices()
         self.expiring = ExpiryQueue()
+        self._is_expiring = False
         self.creation = Creation(self)
         self.removal = Removal(self)
         self.feeds = Feeds()
@@ -105,20 +109,20 @@ class Engine:
         self.leaving: dict[str, Stream] = {}
         self._on_create: list[Callable[[Stream], None]] = []
         storage.start(self._committed, self._commit_failed)
-        self._recover()
+        recovered = self._recover()
         self._documents = storage.take_documents()
         self._renewals = Renewals(self.expiring, storage)
         self._renewals.resume(self.take_documents(renewals.PREFIX), clock.now_ms())
         self.removal.finish()
         self.buckets.recover()
         self.snapshots.recover()
-        self.registry = Registry(self._registry_stream(), self.streams, storage, clock, self.limits)
+        self.registry = Registry(
+            self._registry_stream(), self.streams, storage, clock, self.limits, self.slices
+        )
         self.registry.correct()
-        for stream in list(self.streams.values()):
-            if stream.state.kept != stream.state.floor:
-                self.space.give_back(stream)
+        self.space.recover(recovered)
 
-    def _recover(self) -> None:
+    def _recover(self) -> list[Stream]:
         by_id: dict[int, Stream] = {}
         for found in self.storage.recover():
             state = found.state
@@ -140,6 +144,7 @@ class Engine:
             if not state.deleted:
                 self.expiring.add(stream)
             self._next_id = max(self._next_id, state.id + 1)
+        return list(by_id.values())
 
     # -- finding ---------------------------------------------------------------------------
 
@@ -381,9 +386,12 @@ class Engine:
             error = refusal
             self.settle(name, lambda: reply(error), reply)
 
-    def sweep(self, streams_max: int = 1000) -> int:
+    def sweep(self, streams_max: int = EXPIRED_AT_ONCE_MAX) -> int:
         """Remove streams whose time is over, at most `streams_max` at once; how many went."""
         count = self.expire(streams_max)
+        if self.slices.wake is not None and not self._is_expiring and self._is_more_over():
+            self._is_expiring = True
+            self.slices.add(self._expire_on)
         self._renewals.tick(self.clock.now_ms())
         self.feeds.flush()
         self.storage.tick()
@@ -394,6 +402,14 @@ class Engine:
         for stream in over:
             self.removal.expire(stream)
         return len(over)
+
+    def _expire_on(self) -> bool:
+        self.expire(EXPIRED_AT_ONCE_MAX)
+        self._is_expiring = self._is_more_over()
+        return self._is_expiring
+
+    def _is_more_over(self) -> bool:
+        return self.expiring.is_due(self.clock.now_ms())
 
     def _registry_stream(self) -> Stream:
         stream = self.streams.get(REGISTRY_NAME)

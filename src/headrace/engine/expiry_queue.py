@@ -53,11 +53,15 @@ class ExpiryQueue:
                 if stream is not None and stream.is_expired(now_ms):
                     yield stream
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether `pop_over` has something to look at."""
+        return bool(self._heap) and self._heap[0][0] <= now_ms
+
     def pop_over(self, now_ms: int, streams_max: int) -> list[Stream]:
-        """Up to `streams_max` streams whose time is over."""
+        """Those whose time is over of up to `streams_max` streams that may be."""
         over: list[Stream] = []
         renewed: list[Stream] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(over) < streams_max:
+        while self.is_due(now_ms) and len(over) + len(renewed) < streams_max:
             stream = self._streams.pop(heapq.heappop(self._heap)[1], None)
             if stream is not None:
                 (over if stream.is_expired(now_ms) else renewed).append(stream)

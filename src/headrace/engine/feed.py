@@ -12,7 +12,10 @@ written to since shortly before the feed was. A reader may hear of a change twic
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 KEPT_MESSAGES: Final = 100_000  # at least; at most three times as many
 # How much later than its own change a feed may be written, clocks that were set back included.
 SLACK_MS: Final = 60_000
+FLUSHED_AT_ONCE: Final = 1000  # messages of all feeds; a few milliseconds of the loop
 
 
 class Feeds:
@@ -37,24 +41,33 @@ class Feeds:
 
     def __init__(self) -> None:
         self.prompt: Callable[[], object] | None = None
-        self._due: list[Feed] = []
+        self._due: deque[Feed] = deque()
         self._is_prompted = False
 
     def due(self, feed: Feed) -> None:
         self._due.append(feed)
-        if feed.stream.readers and self.prompt is not None and not self._is_prompted:
+        if feed.stream.readers:
+            self._ask_for_flush()
+
+    def _ask_for_flush(self) -> None:
+        if self.prompt is not None and not self._is_prompted:
             self._is_prompted = True
             self.prompt()
 
     def flush(self) -> None:
+        """Write down what was noted; of very much, the rest follows when it is prompted."""
         self._is_prompted = False
-        due, self._due = self._due, []
-        for feed in due:
-            feed.flush()
+        room = FLUSHED_AT_ONCE if self.prompt is not None else sys.maxsize
+        while self._due and room > 0:
+            room -= self._due[0].flush(room)
+            if not self._due[0].is_due:
+                self._due.popleft()
+        if self._due:
+            self._ask_for_flush()
 
 
 class Feed:
-    __slots__ = ("_changed", "_engine", "_is_due", "_mark", "stream")
+    __slots__ = ("_changed", "_engine", "_mark", "is_due", "stream")
 
     def __init__(self, engine: Engine, stream: Stream) -> None:
         """`stream` is the bucket's own."""
@@ -62,23 +75,27 @@ class Feed:
         self._engine = engine
         # Ordered: a change is announced where it was first noted.
         self._changed: dict[Stream, None] = {}
-        self._is_due = False
+        self.is_due = False
         self._mark = stream.state.tail
 
     def note(self, stream: Stream) -> None:
         """More of `stream` is visible, or it is closed, new or gone."""
         self._changed[stream] = None
-        if not self._is_due:
-            self._is_due = True
+        if not self.is_due:
+            self.is_due = True
             self._engine.feeds.due(self)
 
-    def flush(self) -> None:
-        """Write down what was noted."""
-        self._is_due = False
-        if not self._changed or self.stream.state.deleted:
-            return
-        changed, self._changed = self._changed, {}
-        self._announce(changed)
+    def flush(self, messages_max: int = FLUSHED_AT_ONCE) -> int:
+        """Write down what was noted first, up to so much; how much it was."""
+        if self.stream.state.deleted:
+            self._changed.clear()
+        changed = list(islice(self._changed, messages_max))
+        for stream in changed:
+            del self._changed[stream]
+        self.is_due = bool(self._changed)
+        if changed:
+            self._announce(changed)
+        return len(changed)
 
     def correct(self, streams: Iterable[Stream]) -> None:
         """Announce what a crash may have kept from being announced."""

@@ -1,4 +1,4 @@
-"""Reads: chunks of what is visible, and the lengths of messages, from memory or from a disk.
+"""Reads: chunks of what is visible, and where messages end, from memory or from a disk.
 
 What is in memory is answered in the caller's stack frame. What is not is read off the loop; where
 such a read ends only because a branch or memory begins, it goes on there while there is room, so
@@ -8,15 +8,16 @@ that a chunk holds the same messages wherever they are kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import msgspec
 
 from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, InvalidOffset, OffsetTrimmed
 from headrace.protocol.offsets import BEGINNING, START, Position
-from headrace.storage.base import Lengths, Range, Storage
+from headrace.storage.base import Cold, Lengths, Range, Storage
 
-LENGTHS_WINDOW_BYTES = 256 * 1024
+SEEK_WINDOW_BYTES = 256 * 1024
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +33,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 ReadOutcome = Chunk | HeadraceError
 PartReply = Callable[[Range | HeadraceError | None], None]
+SeekReply = Callable[[Position | HeadraceError | None], None]
 
 
 def start_position(stream: Stream, start: Position | str) -> Position:
@@ -80,72 +82,122 @@ class Reads:
                 ended = up_to_date and closed
                 reply(Chunk(start, part.end, part.data, up_to_date, ended, part.lengths))
 
-        self._part(stream, start, visible, bytes_max, found)
+        self.part(stream, start, visible, bytes_max, found)
 
-    def lengths(
-        self,
-        stream: Stream,
-        start: Position,
-        count: int,
-        reply: Callable[[list[int] | HeadraceError | None], None],
-    ) -> None:
-        """Lengths of `count` messages from `start`; None where that is not a boundary."""
-        self._lengths(stream, start, count, [], reply)
+    def seek(self, stream: Stream, start: Position, count: int, reply: SeekReply) -> None:
+        """The end of `count` messages from `start`, or the tail; None where it is no boundary."""
+        _Seek(self, stream, start, count, reply).go_on()
 
-    def _lengths(
-        self,
-        stream: Stream,
-        start: Position,
-        count: int,
-        found: list[int],
-        reply: Callable[[list[int] | HeadraceError | None], None],
-    ) -> None:
-        tail = stream.state.tail
-        if start == tail or (found and len(found) >= count):
-            reply(found[:count])
-            return
-
-        def more(part: Range | HeadraceError | None) -> None:
-            if part is None or isinstance(part, HeadraceError):
-                reply(part)
-            else:
-                found.extend(part.lengths)
-                self._lengths(stream, part.end, count, found, reply)
-
-        self._part(stream, start, tail, LENGTHS_WINDOW_BYTES, more)
-
-    def _part(
+    def part(
         self, stream: Stream, start: Position, limit: Position, bytes_max: int, reply: PartReply
     ) -> None:
         part = stream.log.read(start, limit, bytes_max)
-        if not callable(part):
+        if callable(part):
+            _ColdRead(self._storage, stream, limit, bytes_max, reply).begin(part)
+        else:
             reply(part)
-            return
-        self._storage.run_cold(
-            part, lambda found: self._past_seam(stream, limit, bytes_max, found, reply)
-        )
 
-    def _past_seam(
-        self,
-        stream: Stream,
-        limit: Position,
-        bytes_max: int,
-        found: Range | HeadraceError | None,
-        reply: PartReply,
+
+class _ColdRead:
+    """A read that begins on a disk, and goes on past the seams of the log while there is room."""
+
+    def __init__(
+        self, storage: Storage, stream: Stream, limit: Position, bytes_max: int, reply: PartReply
     ) -> None:
-        if not isinstance(found, Range):
-            reply(found)
-            return
-        room = bytes_max - len(found.data)
-        if found.end == limit or room <= 0 or not stream.log.is_seam(found.end):
-            reply(found)
-            return
+        self._storage = storage
+        self._log = stream.log
+        self._limit = limit
+        self._room = bytes_max
+        self._reply = reply
+        self._found: list[Range] = []
 
-        def joined(more: Range | HeadraceError | None) -> None:
-            if isinstance(more, Range) and 0 < len(more.data) <= room:
-                lengths = [*found.lengths, *more.lengths]
-                reply(Range(more.end, found.data + more.data, lengths))
+    def begin(self, cold: Cold) -> None:
+        self._storage.run_cold(cold, self._take)
+
+    def _take(self, found: Range | HeadraceError | None) -> None:
+        if not self._found and not isinstance(found, Range):
+            self._reply(found)
+        elif not self._add(found) or not self._goes_on():
+            self._finish()
+        else:
+            more = self._log.read(self._found[-1].end, self._limit, self._room)
+            if callable(more):
+                self.begin(more)
             else:
-                reply(found)
+                self._add(more)
+                self._finish()
 
-        self._part(stream, found.end, limit, room, joined)
+    def _add(self, found: Range | HeadraceError | None) -> bool:
+        """Take what was found, if there is room for it; the first part is taken in any case."""
+        if not isinstance(found, Range):
+            return False
+        if self._found and not 0 < len(found.data) <= self._room:
+            return False
+        self._room -= len(found.data)
+        self._found.append(found)
+        return True
+
+    def _goes_on(self) -> bool:
+        end = self._found[-1].end
+        return end != self._limit and self._room > 0 and self._log.is_seam(end)
+
+    def _finish(self) -> None:
+        parts = self._found
+        if len(parts) == 1:
+            self._reply(parts[0])
+            return
+        data = b"".join(part.data for part in parts)
+        self._reply(Range(parts[-1].end, data, [*chain(*(part.lengths for part in parts))]))
+
+
+class _Seek:
+    """Messages counted from a position on: by what is in memory, or by reading what is not."""
+
+    def __init__(
+        self, reads: Reads, stream: Stream, start: Position, count: int, reply: SeekReply
+    ) -> None:
+        self._reads = reads
+        self._stream = stream
+        self._tail = stream.state.tail
+        self._position = start
+        self._left = count
+        self._reply = reply
+        self._is_first = True
+        self._is_looping = False
+        self._found: list[Range] = []
+
+    def go_on(self) -> None:
+        """Parts that are found at once are met by this loop, not by a deeper call."""
+        self._is_looping = True
+        while self._position != self._tail and (self._is_first or self._left > 0):
+            hot = self._stream.log.seek(self._position, self._left, None)
+            if hot is not None:
+                self._position = hot
+                break
+            self._reads.part(
+                self._stream, self._position, self._tail, SEEK_WINDOW_BYTES, self._take
+            )
+            if not self._found:
+                self._is_looping = False
+                return
+            self._advance(self._found.pop())
+        self._reply(min(self._position, self._tail))
+
+    def _take(self, part: Range | HeadraceError | None) -> None:
+        if not isinstance(part, Range):
+            self._reply(part)
+        elif self._is_looping:
+            self._found.append(part)
+        else:
+            self._advance(part)
+            self.go_on()
+
+    def _advance(self, part: Range) -> None:
+        self._is_first = False
+        if len(part.lengths) <= self._left:
+            self._left -= len(part.lengths)
+            self._position = part.end
+        else:
+            start, size = self._position, sum(part.lengths[: self._left])
+            self._position = Position(start.messages + self._left, start.bytes + size)
+            self._left = 0

@@ -6,10 +6,12 @@ drops what came before, so it never holds more than about twice what it must say
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from headrace.clock import Clock
 from headrace.engine.announcing import announce, trim
+from headrace.engine.slices import Slices
 from headrace.engine.tails import Stream
 from headrace.limits import Limits
 from headrace.protocol.buckets import is_bucketed
@@ -19,6 +21,7 @@ from headrace.protocol.stream import StreamState
 from headrace.storage.base import Storage
 
 STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it saves
+COMPACTED_AT_ONCE = 500  # streams; one or two milliseconds of the loop
 
 
 class Registry:
@@ -31,6 +34,7 @@ class Registry:
         storage: Storage,
         clock: Clock,
         limits: Limits,
+        slices: Slices,
     ) -> None:
         self.stream = stream
         stream.read_only = True
@@ -38,8 +42,10 @@ class Registry:
         self._storage = storage
         self._clock = clock
         self._limits = limits
+        self._slices = slices
+        self._is_compacting = False
         self._floor: Position = stream.state.floor
-        self._live_count = sum(1 for _ in self._live())
+        self._live_count = sum(1 for _ in self._live(streams))
 
     def created(self, state: StreamState) -> None:
         self._live_count += 1
@@ -49,12 +55,12 @@ class Registry:
         self._live_count -= 1
         self._append([announce_deleted(name)])
         kept = self.stream.state.tail.messages - self._floor.messages
-        if kept > 2 * self._live_count + STALE_MESSAGES_MIN:
+        if kept > 2 * self._live_count + STALE_MESSAGES_MIN and not self._is_compacting:
             self._compact()
 
     def correct(self) -> None:
         """A crash may have come between a change and its announcement: make good for it."""
-        live = {state.name: state for state in self._live()}
+        live = {state.name: state for state in self._live(self._streams)}
         announced = self._announced()
         corrections = [announce_deleted(name) for name in sorted(announced - live.keys())]
         corrections += [announce_created(live[name]) for name in sorted(live.keys() - announced)]
@@ -75,16 +81,35 @@ class Registry:
         return names
 
     def _compact(self) -> None:
-        """Say it all once more; what came before goes when that is durable."""
-        self._floor = self.stream.state.tail
-        self._append([announce_created(state) for state in self._live()])
-        trim(self.stream, self._floor, self._storage)
+        """Say it all once more, a slice at a time; what came before goes when that is durable.
 
-    def _live(self) -> Iterator[StreamState]:
-        for stream in self._streams.values():
-            state = stream.state
-            if stream is not self.stream and not state.deleted and not is_bucketed(state.name):
-                yield state
+        What happens meanwhile is announced as ever. A crash in between leaves a registry that
+        says some things twice.
+        """
+        self._is_compacting = True
+        self._floor = floor = self.stream.state.tail
+        names = iter(list(self._streams))
+
+        def step() -> bool:
+            part = list(islice(names, COMPACTED_AT_ONCE))
+            messages = [announce_created(state) for state in self._live(part)]
+            if messages:
+                self._append(messages)
+            if len(part) == COMPACTED_AT_ONCE:
+                return True
+            trim(self.stream, floor, self._storage)
+            self._is_compacting = False
+            return False
+
+        self._slices.add(step)
+
+    def _live(self, names: Iterable[str]) -> Iterator[StreamState]:
+        for name in names:
+            stream = self._streams.get(name)
+            if stream is None or stream is self.stream or is_bucketed(name):
+                continue
+            if not stream.state.deleted:
+                yield stream.state
 
     def _append(self, messages: Sequence[bytes]) -> None:
         announce(self.stream, messages, self._storage, self._clock.now_ms(), self._limits)

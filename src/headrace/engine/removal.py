@@ -6,7 +6,7 @@ A stream that forks still need stays, deleted, until the last of them goes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.engine.tails import Stream
 from headrace.protocol.buckets import is_bucketed, is_own
@@ -14,6 +14,8 @@ from headrace.storage.base import Change, Removed, ignore
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
+
+LET_GO_AT_ONCE_MAX: Final = 1000  # expired forks that one request to their source takes away
 
 
 class Removal:
@@ -29,18 +31,16 @@ class Removal:
         self._remove(stream, ignore, expired=True)
 
     def is_let_go(self, stream: Stream) -> bool:
-        """Whether all forks of a deleted stream have expired by now; then they and it are gone."""
-        now_ms = self._engine.clock.now_ms()
-        if not stream.branches or any(_is_needed(fork, now_ms) for fork in stream.branches):
-            return False
-        self._expire_forks(stream)
-        return True
+        """Whether all forks of a deleted stream have expired by now; then they and it are gone.
 
-    def _expire_forks(self, stream: Stream) -> None:
-        for fork in list(stream.branches or ()):
-            self._expire_forks(fork)
+        With very many of them it is not until the sweep has taken most away: no request pays for
+        all of it.
+        """
+        expired = _all_expired(stream, self._engine.clock.now_ms())
+        for fork in expired:
             if not fork.state.deleted:
                 self.expire(fork)
+        return bool(expired)
 
     def _remove(self, stream: Stream, reply: Callable[[Change], None], *, expired: bool) -> None:
         engine, state = self._engine, stream.state
@@ -64,22 +64,35 @@ class Removal:
             engine.leaving[source.state.name] = source
             gone = Removed(source.state, whole=True)
             engine.storage.commit(source.log, gone, (source, gone, ignore))
-        if stream.source is not None:
-            engine.space.give_back(stream.source)
+        if not change.whole:
+            engine.space.tell_sources(stream)
+            return
+        kept = (followers[-1] if followers else stream).source
+        if kept is not None:
+            engine.space.give_back(kept)
 
     def _release(self, stream: Stream) -> list[Stream]:
         """Take a stream out; deleted sources whose last fork it was follow it."""
-        engine = self._engine
-        del engine.streams[stream.state.name]
-        if not is_own(stream.state.name):
+        followers: list[Stream] = []
+        leaving = stream
+        while True:
+            self._take_out(leaving)
+            source = leaving.source
+            if source is None:
+                return followers
+            source.drop_fork(leaving)
+            if source.forks or not source.state.deleted:
+                return followers
+            followers.append(source)
+            leaving = source
+
+    def _take_out(self, stream: Stream) -> None:
+        engine, name = self._engine, stream.state.name
+        if engine.streams.get(name) is not stream:
+            return  # superseded: the name is another's, and these bytes are not counted
+        del engine.streams[name]
+        if not is_own(name):
             engine.stored_bytes -= stream.log.stored_bytes
-        source = stream.source
-        if source is None:
-            return []
-        source.drop_fork(stream)
-        if source.forks or not source.state.deleted:
-            return []
-        return [source, *self._release(source)]
 
     def supersede(self, stream: Stream) -> None:
         """A younger stream has the name, so this one's deletion was under way: carry it out."""
@@ -102,8 +115,19 @@ class Removal:
                     self._engine.storage.commit(left.log, change, None)
 
 
-def _is_needed(fork: Stream, now_ms: int) -> bool:
-    """Whether clients still have a fork, or one of its own forks."""
-    if not fork.state.deleted and not fork.is_expired(now_ms):
-        return True
-    return any(_is_needed(further, now_ms) for further in fork.branches or ())
+def _all_expired(stream: Stream, now_ms: int) -> list[Stream]:
+    """The forks of a stream and theirs, those further down first; none if any is still needed."""
+    found: list[Stream] = []
+    pending = [stream]
+    while pending:
+        source = pending.pop()
+        if source.forks != len(source.branches or ()):
+            return []  # a fork that could not be recovered may still need it
+        for fork in source.branches or ():
+            is_live = not fork.state.deleted and not fork.is_expired(now_ms)
+            if is_live or len(found) == LET_GO_AT_ONCE_MAX:
+                return []
+            found.append(fork)
+            pending.append(fork)
+    found.reverse()
+    return found

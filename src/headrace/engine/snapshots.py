@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, InvalidOffset, Overloaded, StreamDeleted
+from headrace.protocol.offsets import Position
 from headrace.protocol.snapshots import Publish, apply_publish, decide_publish
 from headrace.protocol.stream import Snapshot
 from headrace.storage.base import CHECK_BYTES, Change, Check, Checked, Published, ignore
@@ -73,16 +74,16 @@ class Snapshots:
             raise Overloaded("bytes of snapshots being stored", STORING_BYTES_MAX)
         engine.reserve(len(command.body))
 
-        def aligned(following: list[int] | HeadraceError | None) -> None:
-            if following is None:
+        def aligned(reached: Position | HeadraceError | None) -> None:
+            if reached is None:
                 where = f"The offset {command.offset} is not a boundary of this stream's messages."
                 self._give_up(stream, command, InvalidOffset(where), reply)
-            elif isinstance(following, HeadraceError):
-                self._give_up(stream, command, following, reply)
+            elif isinstance(reached, HeadraceError):
+                self._give_up(stream, command, reached, reply)
             else:
                 self._store(stream, command, reply)
 
-        engine.reads.lengths(stream, command.offset, 1, aligned)
+        engine.reads.seek(stream, command.offset, 1, aligned)
 
     def _store(self, stream: Stream, command: Publish, reply: PublishReply) -> None:
         engine = self._engine

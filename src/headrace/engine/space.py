@@ -6,6 +6,7 @@ whoever is reading it right now. When the last of them goes, storage is told.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.engine.tails import Stream
@@ -39,10 +40,23 @@ class Space:
 
     def give_back(self, stream: Stream) -> None:
         """A floor has moved, a fork or a reader has gone: return what nobody needs any more."""
-        owner: Stream | None = stream
-        while owner is not None:
-            self._release(owner)
-            owner = owner.source
+        self._release(stream)
+        self.tell_sources(stream)
+
+    def tell_sources(self, stream: Stream) -> None:
+        """A fork needs less: so may its source, and the source of that."""
+        fork = stream
+        while (source := fork.source) is not None and _note_need(source, fork):
+            self._release(source)
+            fork = source
+
+    def recover(self, streams: Sequence[Stream]) -> None:
+        """At the start, with `streams` in the order they were made: each is looked at once."""
+        for stream in reversed(streams):
+            if stream.state.kept != stream.state.floor or stream.state.deleted:
+                self._release(stream)
+            if stream.source is not None:
+                _note_need(stream.source, stream)
 
     def _release(self, stream: Stream) -> None:
         engine, state = self._engine, stream.state
@@ -61,12 +75,16 @@ class Space:
 def needed_from(stream: Stream) -> Position:
     """The first position that anybody may still read in this stream's log."""
     state = stream.state
-    needed: list[Position] = [
-        state.tail if state.deleted else stream.visible_floor,
-        *(stream.held or ()),
-    ]
-    for branch in stream.branches or ():
-        wanted = needed_from(branch)
-        if wanted.bytes < base_of(branch.state).bytes:
-            needed.append(wanted)
-    return min(needed)
+    needed = state.tail if state.deleted else stream.visible_floor
+    if stream.held:
+        needed = min(needed, next(iter(stream.held)))
+    inherited = stream.branches.first_needed() if stream.branches is not None else None
+    return needed if inherited is None else min(needed, inherited)
+
+
+def _note_need(source: Stream, fork: Stream) -> bool:
+    """Tell a source what a fork of it needs; whether that is news."""
+    assert source.branches is not None, "a stream knows its forks"
+    needed = needed_from(fork)
+    is_inherited = needed.bytes < base_of(fork.state).bytes
+    return source.branches.need(fork, needed if is_inherited else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.engine.branches import Branches
 from headrace.errors import HeadraceError
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Snapshot, StreamState
@@ -60,14 +61,15 @@ class Stream:
         self.source = source
         self.forks = 0
         self.feed: Feed | None = None  # that of its bucket, once the stream is listed there
-        self.branches: dict[Stream, None] | None = None
+        self.branches: Branches | None = None
         self.born = False  # its creation is durable, so readers may know of it
         self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail
         self.visible_closed = False
         self.visible_floor: Position = state.floor
         self.visible_snapshot: Snapshot | None = state.snapshot
-        # Positions from which on somebody is reading, and how many are.
+        # Positions from which on somebody is reading, and how many are: floors only rise, so the
+        # first is the least.
         self.held: dict[Position, int] | None = None
         # Ordered sets: they leave in any order, and are called in the order they came.
         # Live readers keep a sliding TTL from running out; watchers do not.
@@ -76,14 +78,22 @@ class Stream:
 
     def add_fork(self, fork: Stream) -> None:
         if self.branches is None:
-            self.branches = {}
-        self.branches[fork] = None
+            self.branches = Branches()
+        self.branches.add(fork)
         self.forks += 1
 
     def drop_fork(self, fork: Stream) -> None:
         assert self.branches is not None, "a stream knows its forks"
-        del self.branches[fork]
+        self.branches.discard(fork)
         self.forks -= 1
+
+    @property
+    def depth(self) -> int:
+        """How many streams this one was forked from, one from the other."""
+        depth, source = 0, self.source
+        while source is not None:
+            depth, source = depth + 1, source.source
+        return depth
 
     def attach_reader(self, reader: TailListener) -> None:
         if self.readers is None:

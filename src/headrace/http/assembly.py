@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.clock import Clock
@@ -37,6 +37,7 @@ from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSett
 
 OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
 FEED_SECS = 0.02  # how long a feed gathers changes while someone waits for them
+SLICE_PAUSE_SECS = 0.002  # between two slices of long work
 UNBOUNDED = 2**63  # payload on disk is bounded by the disk
 
 
@@ -50,12 +51,25 @@ class Assembly:
     storage: Storage
     scrub: Scrub
     unsent: UnsentBudget
+    _slicer: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         self.subscriptions.start()
+        self._slicer = asyncio.ensure_future(self._run_slices())
 
     async def failed(self) -> None:
-        await asyncio.gather(self.subscriptions.failed(), self.storage.failed())
+        assert self._slicer is not None, "it was started"
+        await asyncio.gather(self.subscriptions.failed(), self.storage.failed(), self._slicer)
+
+    async def _run_slices(self) -> None:
+        """What is too long for one turn of the loop, with room for requests in between."""
+        slices, work = self.application.engine.slices, asyncio.Event()
+        slices.wake = work.set
+        while True:
+            await work.wait()
+            work.clear()
+            while slices.run():
+                await asyncio.sleep(SLICE_PAUSE_SECS)
 
     def tick(self) -> None:
         """Once a second: expired streams, storage's own work, stalled clients, the scrub."""
@@ -65,6 +79,8 @@ class Assembly:
 
     async def stop(self) -> None:
         self.scrub.stop()
+        if self._slicer is not None:
+            self._slicer.cancel()
         await self.subscriptions.stop()
         self.application.engine.close()
 
@@ -148,6 +164,7 @@ def _limits(config: Config) -> Limits:
         producer_receipts_max=limits.producer_receipts,
         read_chunk_bytes=limits.read_chunk_bytes,
         snapshot_bytes_max=limits.max_snapshot_bytes,
+        fork_depth_max=limits.max_fork_depth,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from headrace.errors import InvalidOffset, InvalidRequest, OffsetTrimmed, Refused
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import ForkRequest
@@ -21,31 +19,33 @@ def fork_anchor(source: StreamState, request: ForkRequest) -> Position | Refused
 
 
 def messages_needed(source: StreamState, request: ForkRequest) -> int:
-    """How many messages after the anchor `resolve_point` has to know."""
+    """How many messages after the anchor `resolve_point` has to know the end of."""
     return request.sub_offset if source.is_json else min(1, request.sub_offset)
 
 
 def resolve_point(
-    source: StreamState, anchor: Position, sub_offset: int, following: Sequence[int] | None
+    source: StreamState, anchor: Position, sub_offset: int, reached: Position | None
 ) -> Position | Refused:
     """The position up to which a fork inherits its source.
 
-    `following` are the lengths of the messages after the anchor, None if it is not a boundary. A
-    sub-offset counts messages in JSON mode and bytes otherwise; bytes may cut the next message,
-    whose first part then stands as a message of its own in the fork.
+    `reached` is where the messages that are needed end, or the tail if it comes first; None if the
+    anchor is not a boundary. A sub-offset counts messages in JSON mode and bytes otherwise; bytes
+    may cut the next message, whose first part then stands as a message of its own in the fork.
     """
-    if following is None:
+    if reached is None:
         return InvalidOffset(f"Stream-Fork-Offset {anchor} is not an offset of this stream.")
     if not sub_offset:
         return anchor
+    following = reached.messages - anchor.messages
     if source.is_json:
-        if sub_offset > len(following):
-            return _overshoot(sub_offset, f"{len(following)} messages follow the fork offset")
-        return Position(anchor.messages + sub_offset, anchor.bytes + sum(following[:sub_offset]))
+        if sub_offset > following:
+            return _overshoot(sub_offset, f"{following} messages follow the fork offset")
+        return reached
     if not following:
         return _overshoot(sub_offset, "no data follows the fork offset")
-    if sub_offset > following[0]:
-        return _overshoot(sub_offset, f"the next message has {following[0]} bytes")
+    size = reached.bytes - anchor.bytes
+    if sub_offset > size:
+        return _overshoot(sub_offset, f"the next message has {size} bytes")
     return Position(anchor.messages + 1, anchor.bytes + sub_offset)
 
 

@@ -28,7 +28,7 @@ from headrace.storage.base import (
     ignore,
 )
 from headrace.storage.blobs import Blobs, MemoryBlobs
-from headrace.storage.ranges import clip, read_on
+from headrace.storage.ranges import FAR, Sought, clip, read_on, seek_messages
 
 
 class MemoryLog:
@@ -70,6 +70,16 @@ class MemoryLog:
     def seek(
         self, start: Position, messages_max: int | None, bytes_max: int | None
     ) -> Position | None:
+        if self.parent is None or start.bytes >= self.base.bytes:
+            return self.seek_own(start, messages_max, bytes_max)
+        if bytes_max is not None:
+            return None
+        return seek_messages(self._seek_one, start, messages_max)
+
+    def seek_own(
+        self, start: Position, messages_max: int | None, bytes_max: int | None
+    ) -> Position | None:
+        """From this log alone."""
         if not self._is_boundary(start):
             return None
         first = start.messages - self.base.messages
@@ -86,11 +96,21 @@ class MemoryLog:
     def is_seam(self, position: Position) -> bool:
         return False
 
+    def _owner(self, start: Position, limit: Position) -> tuple[MemoryLog, Position]:
+        """The log that has what is at `start`, and where that ends: at `limit` or at a branch."""
+        owner, end = self, limit
+        while start.bytes < owner.base.bytes and owner.parent is not None:
+            end = min(end, owner.base)
+            owner = owner.parent
+        return owner, end
+
     def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
-        if start.bytes >= self.base.bytes or self.parent is None:
-            return self.read_own(start, limit, bytes_max)
-        found = self.parent.read(start, min(limit, self.base), bytes_max)
-        return clip(found, self.base)
+        owner, end = self._owner(start, limit)
+        return clip(owner.read_own(start, end, bytes_max), end)
+
+    def _seek_one(self, start: Position, messages_max: int | None) -> Sought:
+        owner, end = self._owner(start, FAR)
+        return owner.seek_own(start, messages_max, None), end
 
     def read_own(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
         """From this log alone."""

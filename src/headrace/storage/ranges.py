@@ -7,11 +7,16 @@ branch may cut. What follows is added while it is in memory and there is room.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
+from headrace.limits import INTEGER_MAX
 from headrace.protocol.offsets import Position
 from headrace.storage.base import Cold, Range
 
 ReadOne = Callable[[Position, Position, int], Range | Cold | None]
+Sought = tuple[Position | None, Position]
+"""Where so many messages end in the log that has them, and where a branch leaves that log."""
+FAR: Final = Position(INTEGER_MAX, INTEGER_MAX)  # past the tail of every stream
 
 
 def clip(found: Range | None, end: Position) -> Range | None:
@@ -35,3 +40,18 @@ def read_on(
             return found
         found = Range(more.end, found.data + more.data, [*found.lengths, *more.lengths])
     return found
+
+
+def seek_messages(
+    seek_one: Callable[[Position, int | None], Sought], start: Position, messages_max: int | None
+) -> Position | None:
+    """The end of so many messages from `start`, across branches; None if memory cannot tell."""
+    position, left = start, messages_max
+    while left is None or left > 0:
+        found, branch = seek_one(position, left)
+        if found is None or found.messages < branch.messages:
+            return found
+        if left is not None:
+            left -= branch.messages - position.messages
+        position = branch  # which may cut the last message
+    return position

@@ -12,7 +12,7 @@ from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import Cold, Range
 from headrace.storage.memory import MemoryLog
-from headrace.storage.ranges import clip, read_on
+from headrace.storage.ranges import FAR, Sought, clip, read_on, seek_messages
 
 
 def base_of(state: StreamState) -> Position:
@@ -42,7 +42,11 @@ class TailedLog(ABC):
     def seek(
         self, start: Position, messages_max: int | None, bytes_max: int | None
     ) -> Position | None:
-        return self.tail.seek(start, messages_max, bytes_max)
+        if self.parent is None or start.bytes >= self.base.bytes:
+            return self.tail.seek(start, messages_max, bytes_max)
+        if bytes_max is not None:
+            return None
+        return seek_messages(self._seek_one, start, messages_max)
 
     def release(self, kept: Position) -> None:
         """Nobody needs what comes before `kept`: keep no memory of it."""
@@ -56,11 +60,20 @@ class TailedLog(ABC):
             log = log.parent
         return False
 
-    def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
+    def _owner(self, start: Position, limit: Position) -> tuple[TailedLog, Position]:
+        """The log that has what is at `start`, and where that ends: at `limit` or at a branch."""
         owner, end = self, limit
         while start.bytes < owner.base.bytes and owner.parent is not None:
             end = min(end, owner.base)
             owner = owner.parent
+        return owner, end
+
+    def _seek_one(self, start: Position, messages_max: int | None) -> Sought:
+        owner, end = self._owner(start, FAR)
+        return owner.tail.seek(start, messages_max, None), end
+
+    def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
+        owner, end = self._owner(start, limit)
         if start.bytes >= owner.tail.base.bytes:
             return clip(owner.tail.read(start, end, bytes_max), end)
         cold = owner.cold(start, min(end, owner.tail.base), bytes_max)
