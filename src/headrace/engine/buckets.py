@@ -24,9 +24,9 @@ from headrace.errors import (
     BucketNotEmpty,
     BucketNotFound,
     HeadraceError,
-    StoredBytesDamaged,
 )
 from headrace.protocol.buckets import bucket_name, ids_of, is_bucketed, stream_name
+from headrace.storage.base import Orphaned
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
@@ -79,14 +79,21 @@ class Buckets:
             elif not stream.state.deleted:
                 ids.setdefault(bucket_id, []).append(stream_id)
         for bucket_id, stream_ids in ids.items():
+            streams = [self._engine.streams[stream_name(bucket_id, each)] for each in stream_ids]
             if bucket_id not in self._buckets:
-                raise StoredBytesDamaged("buckets", bucket_id)
+                self._set_aside(bucket_id, streams)
+                continue
             bucket = self._buckets[bucket_id]
             bucket.ids = SortedIds(stream_ids)
-            streams = [self._engine.streams[stream_name(bucket_id, each)] for each in stream_ids]
             for stream in streams:
                 stream.feed = bucket.feed
             bucket.feed.correct(streams)
+
+    def _set_aside(self, bucket_id: str, streams: list[Stream]) -> None:
+        """Their bucket could not be recovered."""
+        error = Orphaned(f"Its bucket, {bucket_id!r}, is missing or set aside.")
+        for stream in streams:
+            self._engine.aside.take_out(stream, error)
 
     def _bucket(self, bucket_id: str, stream: Stream) -> Bucket:
         return Bucket(bucket_id, stream, Feed(self._engine, stream))
@@ -95,6 +102,7 @@ class Buckets:
         """A bucket as clients know it: one whose creation is not durable is not there yet."""
         bucket = self._buckets.get(bucket_id)
         if bucket is None or not bucket.stream.born:
+            self._engine.aside.check(bucket_name(bucket_id))
             raise BucketNotFound(bucket_id)
         return bucket
 
@@ -103,6 +111,7 @@ class Buckets:
         if bucket_id in self._buckets:
             engine.settle(name, lambda: reply(BucketExists(bucket_id)), reply)
             return
+        engine.aside.check(name)
         engine.check_writable()
         stream = engine.creation.establish(name)
         bucket = self._buckets[bucket_id] = self._bucket(bucket_id, stream)
@@ -115,7 +124,7 @@ class Buckets:
             missing = refusal
             self._engine.settle(bucket_name(bucket_id), lambda: reply(missing), reply)
             return
-        if self.count(bucket):
+        if self.count(bucket) or self._engine.aside.is_any_in(bucket_id):
             reply(BucketNotEmpty(bucket_id))
             return
         for stream in list(islice(self._over(bucket), CLEARED_AT_ONCE_MAX)):

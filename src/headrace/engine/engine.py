@@ -21,6 +21,7 @@ from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
 from headrace.engine.renewals import Renewals
 from headrace.engine.replies import translate
+from headrace.engine.set_aside import SetAside
 from headrace.engine.slices import Slices
 from headrace.engine.snapshots import Snapshots
 from headrace.engine.space import Space
@@ -41,17 +42,27 @@ from headrace.protocol.expiry import FOREVER
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, Position
 from headrace.protocol.requests import Append, Create
-from headrace.protocol.stream import AlreadyClosed, Appended, Repeated, apply_append, decide_append
+from headrace.protocol.stream import (
+    AlreadyClosed,
+    Appended,
+    Repeated,
+    StreamState,
+    apply_append,
+    decide_append,
+)
 from headrace.storage.base import (
     Change,
     Created,
     Documents,
     Entry,
     Failed,
+    Orphaned,
     Published,
+    Recovered,
     Removed,
     Storage,
     Trimmed,
+    Unrecovered,
     ignore,
 )
 
@@ -97,6 +108,7 @@ class Engine:
         # before it can have reached.
         self._next_id = clock.now_ms() << ID_BITS_PER_MS
         self.slices = Slices()
+        self.aside = SetAside(self)
         self.expiring = ExpiryQueue()
         self._is_expiring = False
         self.creation = Creation(self)
@@ -112,39 +124,62 @@ class Engine:
         recovered = self._recover()
         self._documents = storage.take_documents()
         self._renewals = Renewals(self.expiring, storage)
-        self._renewals.resume(self.take_documents(renewals.PREFIX), clock.now_ms())
+        self._renewals.resume(self.take_documents(renewals.PREFIX), clock.now_ms(), self.aside.ids)
         self.removal.finish()
         self.buckets.recover()
         self.snapshots.recover()
-        self.registry = Registry(
-            self._registry_stream(), self.streams, storage, clock, self.limits, self.slices
-        )
+        self.registry = Registry(self, self._registry_stream())
         self.registry.correct()
         self.space.recover(recovered)
 
     def _recover(self) -> list[Stream]:
         by_id: dict[int, Stream] = {}
         for found in self.storage.recover():
-            state = found.state
-            fork = state.config.fork
-            source = by_id[fork.source_id] if fork is not None else None
-            stream = by_id[state.id] = Stream(state, found.log, source)
-            if source is not None:
-                source.add_fork(stream)
-            stream.born = True
-            stream.visible_closed = state.closed
-            for producer in (state.producers or {}).values():
-                del producer.receipts[: -self.limits.producer_receipts_max]
-            superseded = self.streams.get(state.name)
-            if superseded is not None:
-                self.removal.supersede(superseded)
-            self.streams[state.name] = stream
-            if not is_own(state.name):
-                self.stored_bytes += found.log.stored_bytes
-            if not state.deleted:
-                self.expiring.add(stream)
-            self._next_id = max(self._next_id, state.id + 1)
+            try:
+                self._take_in(found, by_id)
+            except (MemoryError, OSError):
+                raise
+            except Exception as error:
+                self._leave_out(found.state, error, by_id)
+        for left_out in self.storage.unrecovered:
+            source_id = left_out.source_id
+            source = None if source_id is None else by_id.get(source_id)
+            self.aside.leave_out(left_out, source)
+            self._next_id = max(self._next_id, left_out.id + 1)
         return list(by_id.values())
+
+    def _take_in(self, found: Recovered, by_id: dict[int, Stream]) -> None:
+        """One stream; nothing of it is known before all that might fail is done."""
+        state = found.state
+        self._next_id = max(self._next_id, state.id + 1)
+        fork = state.config.fork
+        source: Stream | None = None
+        if fork is not None:
+            source = by_id.get(fork.source_id)
+            if source is None:
+                raise Orphaned(f"Its source, {fork.request.source!r}, is missing or set aside.")
+        stream = Stream(state, found.log, source)
+        stream.born = True
+        stream.visible_closed = state.closed
+        for producer in (state.producers or {}).values():
+            del producer.receipts[: -self.limits.producer_receipts_max]
+        stored_bytes = 0 if is_own(state.name) else found.log.stored_bytes
+        if not state.deleted:
+            self.expiring.add(stream)
+        superseded = self.streams.get(state.name)
+        if superseded is not None:
+            self.removal.supersede(superseded)
+        self.streams[state.name] = by_id[state.id] = stream
+        self.stored_bytes += stored_bytes
+        if source is not None:
+            source.add_fork(stream)
+
+    def _leave_out(self, state: StreamState, error: Exception, by_id: dict[int, Stream]) -> None:
+        fork = state.config.fork
+        source_id = None if fork is None else fork.source_id
+        source = None if source_id is None else by_id.get(source_id)
+        left_out = Unrecovered(state.id, state.name, error, source_id, state.snapshot)
+        self.aside.leave_out(left_out, source)
 
     # -- finding ---------------------------------------------------------------------------
 
@@ -152,6 +187,7 @@ class Engine:
         """The stream called `name`; raises StreamNotFound or StreamDeleted."""
         stream = self.streams.get(name)
         if stream is None:
+            self.aside.check(name)
             raise StreamNotFound(name)
         state = stream.state
         if state.deleted:

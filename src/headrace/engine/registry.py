@@ -6,46 +6,43 @@ drops what came before, so it never holds more than about twice what it must say
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from headrace.clock import Clock
 from headrace.engine.announcing import announce, trim
-from headrace.engine.slices import Slices
 from headrace.engine.tails import Stream
-from headrace.limits import Limits
+from headrace.errors import Corrupt
 from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.offsets import Position
 from headrace.protocol.registry import announce_created, announce_deleted, note_announced
 from headrace.protocol.stream import StreamState
-from headrace.storage.base import Storage
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 STALE_MESSAGES_MIN = 1000  # below this a compaction costs readers more than it saves
 COMPACTED_AT_ONCE = 500  # streams; one or two milliseconds of the loop
 
 
 class Registry:
-    """Writes to `stream` what happens to `streams`, of which it is one itself."""
+    """Writes to `stream` what happens to the streams of an engine, of which it is one itself."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        streams: dict[str, Stream],
-        storage: Storage,
-        clock: Clock,
-        limits: Limits,
-        slices: Slices,
-    ) -> None:
+    def __init__(self, engine: Engine, stream: Stream) -> None:
         self.stream = stream
         stream.read_only = True
-        self._streams = streams
-        self._storage = storage
-        self._clock = clock
-        self._limits = limits
-        self._slices = slices
+        self._streams = engine.streams
+        self._set_aside = engine.aside
+        self._storage = engine.storage
+        self._clock = engine.clock
+        self._limits = engine.limits
+        self._slices = engine.slices
         self._is_compacting = False
         self._floor: Position = stream.state.floor
-        self._live_count = sum(1 for _ in self._live(streams))
+        self._live_count = sum(1 for _ in self._live(self._streams))
 
     def created(self, state: StreamState) -> None:
         self._live_count += 1
@@ -61,8 +58,15 @@ class Registry:
     def correct(self) -> None:
         """A crash may have come between a change and its announcement: make good for it."""
         live = {state.name: state for state in self._live(self._streams)}
-        announced = self._announced()
-        corrections = [announce_deleted(name) for name in sorted(announced - live.keys())]
+        try:
+            announced = self._announced()
+        except Corrupt as damage:
+            # All it says can be said again.
+            logger.error("the registry is damaged, and begun anew: %s", damage.detail)
+            self._compact()
+            return
+        gone = [name for name in announced - live.keys() if name not in self._set_aside]
+        corrections = [announce_deleted(name) for name in sorted(gone)]
         corrections += [announce_created(live[name]) for name in sorted(live.keys() - announced)]
         if corrections:
             self._append(corrections)

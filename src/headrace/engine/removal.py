@@ -98,6 +98,7 @@ class Removal:
         """A younger stream has the name, so this one's deletion was under way: carry it out."""
         engine = self._engine
         stream.state.deleted = True
+        engine.expiring.discard(stream)  # its expiry would take the younger one away
         if not is_own(stream.state.name):
             engine.stored_bytes -= stream.log.stored_bytes
         whole = not stream.forks
@@ -108,11 +109,14 @@ class Removal:
     def finish(self) -> None:
         """A crash may have come between a fork's end and that of the source it held."""
         for stream in list(self._engine.streams.values()):
-            is_held = self._engine.streams.get(stream.state.name) is stream
-            if is_held and stream.state.deleted and not stream.forks:
-                for left in (stream, *self._release(stream)):
-                    change = Removed(left.state, whole=True)
-                    self._engine.storage.commit(left.log, change, None)
+            if stream.state.deleted and not stream.forks:
+                self._engine.aside.attempt(stream, self._finish)
+
+    def _finish(self, stream: Stream) -> None:
+        if self._engine.streams.get(stream.state.name) is stream:
+            for left in (stream, *self._release(stream)):
+                change = Removed(left.state, whole=True)
+                self._engine.storage.commit(left.log, change, None)
 
 
 def _all_expired(stream: Stream, now_ms: int) -> list[Stream]:

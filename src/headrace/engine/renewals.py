@@ -12,7 +12,7 @@ find everything expired, and one that restarts often does not keep everything fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
@@ -37,11 +37,17 @@ class Renewals:
         self._round_ms = 0
         self._left: list[int] = []
 
-    def resume(self, documents: dict[str, bytes], now_ms: int) -> None:
-        """Give every window what was left of it when the server was last known to run."""
+    def resume(
+        self, documents: dict[str, bytes], now_ms: int, set_aside: Collection[int] = ()
+    ) -> None:
+        """Give every window what was left of it when the server was last known to run.
+
+        What is known of streams that are set aside is left as it is.
+        """
         known = {name: msgspec.msgpack.decode(value, type=int) for name, value in documents.items()}
         alive_ms = known.pop(ALIVE, 0)
-        self._written = {int(name, 16): touched_ms for name, touched_ms in known.items()}
+        written = {int(name, 16): touched_ms for name, touched_ms in known.items()}
+        self._written = {id: written[id] for id in written if id not in set_aside}
         streams = self._expiring.sliding()
         for stream in streams:
             state = stream.state

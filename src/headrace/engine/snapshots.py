@@ -7,6 +7,7 @@ another snapshot come first.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,6 +23,8 @@ from headrace.storage.blobs import Blobs
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 STORING_BYTES_MAX: Final = 64 * 1024 * 1024  # what workers may have in hand
 
@@ -59,7 +62,10 @@ class Snapshots:
                 stream.visible_snapshot = None
             elif stream.visible_snapshot is not None:
                 self._take(stream.visible_snapshot)
-        engine.storage.blobs.keep_only(set(self._users))
+        if engine.aside.has_unknown_blobs:
+            logger.warning("snapshots that nobody has stay until every stream can be recovered")
+            return
+        engine.storage.blobs.keep_only(self._users.keys() | engine.aside.blob_ids)
 
     # -- publishing ------------------------------------------------------------------------
 

@@ -53,10 +53,14 @@ class Space:
     def recover(self, streams: Sequence[Stream]) -> None:
         """At the start, with `streams` in the order they were made: each is looked at once."""
         for stream in reversed(streams):
-            if stream.state.kept != stream.state.floor or stream.state.deleted:
-                self._release(stream)
-            if stream.source is not None:
-                _note_need(stream.source, stream)
+            state = stream.state
+            if stream.source is not None or state.deleted or state.kept != state.floor:
+                self._engine.aside.attempt(stream, self._recover)
+
+    def _recover(self, stream: Stream) -> None:
+        self._release(stream)
+        if stream.source is not None:
+            _note_need(stream.source, stream)
 
     def _release(self, stream: Stream) -> None:
         engine, state = self._engine, stream.state
@@ -84,7 +88,8 @@ def needed_from(stream: Stream) -> Position:
 
 def _note_need(source: Stream, fork: Stream) -> bool:
     """Tell a source what a fork of it needs; whether that is news."""
-    assert source.branches is not None, "a stream knows its forks"
+    if source.branches is None:
+        return False  # the fork is set aside
     needed = needed_from(fork)
     is_inherited = needed.bytes < base_of(fork.state).bytes
     return source.branches.need(fork, needed if is_inherited else None)

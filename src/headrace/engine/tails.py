@@ -87,6 +87,16 @@ class Stream:
         self.branches.discard(fork)
         self.forks -= 1
 
+    def keep_for(self, fork: Stream | None) -> None:
+        """A fork is set aside: nobody knows what it needs, so that everything is kept."""
+        if fork is None:
+            self.forks += 1
+        elif self.branches is not None:
+            self.branches.discard(fork)
+        if self.held is None:
+            self.held = {}
+        self.held[self.state.kept] = self.held.get(self.state.kept, 0) + 1
+
     @property
     def depth(self) -> int:
         """How many streams this one was forked from, one from the other."""

@@ -113,7 +113,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         origins=origins,
         limiter=_limiter(config, clock),
         metrics=metrics,
-        health=Health(lambda: engine.write_refusal),
+        health=Health(lambda: engine.write_refusal, lambda: len(engine.aside)),
         stream_root=config.server.stream_root,
         browser=browser.routes(config.server.stream_root, config.server.bucket_root)
         if config.server.ui
@@ -200,6 +200,7 @@ def _wire_metrics(
     metrics: Metrics, engine: Engine, live: LiveReads, subscriptions: SubscriptionManager
 ) -> None:
     metrics.gauge("headrace_streams", lambda: len(engine.streams) - len(engine.buckets))
+    metrics.gauge("headrace_streams_set_aside", lambda: len(engine.aside))
     metrics.gauge("headrace_buckets", lambda: len(engine.buckets))
     metrics.gauge("headrace_stored_bytes", lambda: engine.stored_bytes)
     metrics.gauge("headrace_commit_batches", lambda: engine.storage.commits().batches)

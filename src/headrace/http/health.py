@@ -9,12 +9,19 @@ from headrace.http.exchange import Exchange, Request
 from headrace.protocol import responses
 from headrace.protocol.responses import OK, Response
 
-_OK = Response(OK, b"Content-Type: text/plain\r\nCache-Control: no-store\r\n", b"ok")
+_HEADERS = b"Content-Type: text/plain\r\nCache-Control: no-store\r\n"
+_OK = Response(OK, _HEADERS, b"ok")
 
 
 class Health:
-    def __init__(self, write_refusal: Callable[[], HeadraceError | None]) -> None:
+    def __init__(
+        self,
+        write_refusal: Callable[[], HeadraceError | None],
+        set_aside: Callable[[], int] = int,
+    ) -> None:
+        """`set_aside` counts the streams that could not be recovered: the rest is served."""
         self._write_refusal = write_refusal
+        self._set_aside = set_aside
         self.draining = False
 
     def healthz(self, request: Request, exchange: Exchange) -> None:
@@ -26,4 +33,9 @@ class Health:
         refusal = Draining() if self.draining else self._write_refusal()
         if isinstance(refusal, Overloaded):
             refusal = None  # over in a moment, and nothing to readers
-        exchange.respond(_OK if refusal is None else responses.problem(refusal))
+        if refusal is not None:
+            exchange.respond(responses.problem(refusal))
+            return
+        count = self._set_aside()
+        body = b"ok, but for %d streams that are set aside" % count
+        exchange.respond(Response(OK, _HEADERS, body) if count else _OK)

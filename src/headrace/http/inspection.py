@@ -1,5 +1,5 @@
 """What streams are besides their bytes, and which buckets there are, for people who look at them:
-`GET {root}/__ds/streams` and `GET {root}/__ds/buckets`.
+`GET {root}/__ds/streams`, `GET {root}/__ds/buckets` and `GET {root}/__ds/set-aside`.
 
 Read-only, and without effect: looking renews no TTL. A stream is described as readers may know
 it; what is decided but not durable yet is left out.
@@ -22,6 +22,7 @@ from headrace.errors import (
     RouteNotFound,
     StreamDeleted,
     StreamNotFound,
+    StreamSetAside,
 )
 from headrace.http.exchange import Exchange, Request
 from headrace.protocol import buckets, names, responses
@@ -49,7 +50,7 @@ class Inspection:
 
     def owns(self, path: bytes) -> bool:
         """Whether `path`, without a query, is one of these resources."""
-        return path[len(self._root) :].split(b"/", 1)[0] in (b"streams", b"buckets")
+        return path[len(self._root) :].split(b"/", 1)[0] in (b"streams", b"buckets", b"set-aside")
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         request.operation = "inspection"
@@ -63,6 +64,8 @@ class Inspection:
                 self._answer(names.decode_name(_utf8(b"/".join(rest))), query, exchange)
             case [b"buckets"]:
                 exchange.respond(responses.json_document(responses.OK, self._buckets()))
+            case [b"set-aside"]:
+                exchange.respond(responses.json_document(responses.OK, self._set_aside()))
             case [b"buckets", bucket, stream]:
                 self._answer(self._bucketed(bucket, stream), query, exchange)
             case _:
@@ -96,6 +99,12 @@ class Inspection:
         listed = [_bucket(bucket, counts[bucket.id]) for bucket in found[:BUCKETS_MAX]]
         return {"buckets": listed, "bucket_count": len(found)}
 
+    def _set_aside(self) -> Document:
+        """The streams that the start could not recover, and why."""
+        aside = self._engine.aside
+        listed = [{"stream": name, "reason": why} for name, why in islice(aside, LISTED_MAX)]
+        return {"set_aside": listed, "set_aside_count": len(aside)}
+
     def _find(self, name: str) -> Stream:
         if buckets.is_bucketed(name) and not buckets.ids_of(name)[1]:
             raise StreamNotFound(name)  # a bucket is a stream to the engine alone
@@ -110,7 +119,7 @@ class Inspection:
         for name in wanted:
             try:
                 streams.append(self._summary(self._find(name)))
-            except (StreamNotFound, StreamDeleted):
+            except (StreamNotFound, StreamDeleted, StreamSetAside):
                 continue
         return {"now_ms": self._engine.clock.now_ms(), "streams": streams}
 

@@ -29,6 +29,7 @@ METRICS: dict[str, str] = {
     "headrace_received_bytes_total": "Request body bytes received.",
     "headrace_sent_bytes_total": "Response body bytes sent.",
     "headrace_streams": "Streams that exist, soft-deleted ones included.",
+    "headrace_streams_set_aside": "Streams that the start could not recover.",
     "headrace_buckets": "Buckets that exist.",
     "headrace_stored_bytes": "Payload bytes held.",
     "headrace_scrubbed_bytes_total": "Stored bytes that were read again to find damage.",

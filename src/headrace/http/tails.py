@@ -16,6 +16,7 @@ from headrace.errors import (
     MethodNotAllowed,
     StreamDeleted,
     StreamNotFound,
+    StreamSetAside,
 )
 from headrace.http.exchange import Exchange, Request
 from headrace.http.live import LiveReads
@@ -78,7 +79,7 @@ class TailRoutes:
     def _describe(self, query: TailQuery, put: Callable[[dict[str, Any]], None]) -> None:
         try:
             stream = self._find(query)
-        except (StreamNotFound, StreamDeleted) as refusal:
+        except (StreamNotFound, StreamDeleted, StreamSetAside) as refusal:
             # Not there is an answer like any other: it waits until it is certain.
             missing = describe_problem(query, refusal)
             self._engine.settle(

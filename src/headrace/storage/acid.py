@@ -44,9 +44,11 @@ from headrace.storage.base import (
     Entry,
     Failed,
     Log,
+    Orphaned,
     Recovered,
     Released,
     Removed,
+    Unrecovered,
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
@@ -152,6 +154,7 @@ class AcidStorage:
             COLD_READERS_MAX, "headrace-cold-read", initializer=wait_briefly_for_descriptors
         )
         self._live_bytes = 0
+        self.unrecovered: list[Unrecovered] = []
         self._is_closed = False
         self._disk_refusal: HeadraceError | None = None
         self.tick()
@@ -197,13 +200,20 @@ class AcidStorage:
         await asyncio.gather(*(shard.committer.failed() for shard in self._shards))
 
     def recover(self) -> Iterable[Recovered]:
-        states = [(state, shard) for shard in self._shards for state in shard.recover()]
-        states.sort(key=lambda found: found[0].id)
+        found = [(one, shard) for shard in self._shards for one in shard.recover()]
+        found.sort(key=lambda each: each[0].id)
         logs: dict[int, AcidLog] = {}
-        for state, shard in states:
+        for state, shard in found:
+            if isinstance(state, Unrecovered):
+                self.unrecovered.append(state)
+                continue
             fork = state.config.fork
             if fork is not None and fork.source_id not in logs:
-                raise StoredBytesDamaged("streams", f"{fork.source_id:016x}")
+                error = Orphaned(f"Its source, {fork.request.source!r}, is missing or set aside.")
+                self.unrecovered.append(
+                    Unrecovered(state.id, state.name, error, fork.source_id, state.snapshot)
+                )
+                continue
             parent = logs[fork.source_id] if fork is not None else None
             log = logs[state.id] = AcidLog(state, shard, parent)
             self._live_bytes += log.stored_bytes

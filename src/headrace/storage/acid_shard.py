@@ -28,11 +28,19 @@ from headrace.storage.base import (
     Range,
     Released,
     Removed,
+    Unrecovered,
 )
 from headrace.storage.committer import Committer
 from headrace.storage.disk import Disk
 from headrace.storage.lane import LaneMaker, ThreadLane
-from headrace.storage.records import HeadRecord, decode_state, encode_head, encode_stream, head_of
+from headrace.storage.records import (
+    HeadRecord,
+    decode_state,
+    decode_stream,
+    encode_head,
+    encode_stream,
+    head_of,
+)
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
 CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
@@ -144,25 +152,35 @@ class Shard:
             cursor = transaction.cursor(self._databases[b"data"])
             return records.read_range(cursor, stream_id, start, limit, bytes_max)
 
-    def recover(self) -> Iterator[StreamState]:
+    def recover(self) -> Iterator[StreamState | Unrecovered]:
+        """Damage that leaves open which stream it hit stops the start: no name may seem free."""
         count = 0
         with unreadable(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"streams"]):
                 count += 1
                 stream = records.unseal("streams", key, value)
-                head = transaction.get(key, db=self._databases[b"heads"])
-                if head is None:
-                    raise StoredBytesDamaged("heads", key.hex())
-                stream_id = int.from_bytes(key, "big")
-                state = decode_state(stream_id, stream, records.unseal("heads", key, head))
-                self._recover_producers(transaction, key, state)
-                if state.kept.bytes:
-                    # The run before this one may have stopped in the middle of it.
-                    self.committer.add(Clearance(state.id, state.kept.bytes), None)
-                yield state
+                try:
+                    found: StreamState | Unrecovered = self._recover_one(transaction, key, stream)
+                except (MemoryError, OSError, lmdb.Error):
+                    raise
+                except Exception as error:
+                    found = _unrecovered(key, stream, error)
+                yield found
             for name in (b"streams", b"heads"):
                 if transaction.stat(self._databases[name])["entries"] != count:
                     raise StoredBytesDamaged(f"{self._path.name}/{name.decode()}", "its count")
+
+    def _recover_one(self, transaction: Any, key: bytes, stream: bytes) -> StreamState:
+        head = transaction.get(key, db=self._databases[b"heads"])
+        if head is None:
+            raise StoredBytesDamaged("heads", key.hex())
+        stream_id = int.from_bytes(key, "big")
+        state = decode_state(stream_id, stream, records.unseal("heads", key, head))
+        self._recover_producers(transaction, key, state)
+        if state.kept.bytes:
+            # The run before this one may have stopped in the middle of it.
+            self.committer.add(Clearance(state.id, state.kept.bytes), None)
+        return state
 
     def documents(self) -> Iterator[tuple[str, bytes]]:
         with unreadable(self._path), self._environment.begin() as transaction:
@@ -207,6 +225,13 @@ class Shard:
         while found and cursor.key().startswith(prefix):
             yield cursor.key(), records.unseal(name.decode(), cursor.key(), cursor.value())
             found = cursor.next()
+
+
+def _unrecovered(key: bytes, stream: bytes, error: Exception) -> Unrecovered:
+    record = decode_stream(stream)
+    source_id = None if record.fork is None else record.fork.source_id
+    stream_id = int.from_bytes(key, "big")
+    return Unrecovered(stream_id, record.name, error, source_id, is_known=False)
 
 
 class Writer:

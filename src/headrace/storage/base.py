@@ -136,6 +136,28 @@ class Recovered(msgspec.Struct):
     log: Log
 
 
+class Orphaned(LookupError):
+    """A stream of which something is missing that it cannot be without, in a sentence."""
+
+
+class Unrecovered(NamedTuple):
+    """One stream that is stored and cannot be recovered; what is stored of it is left alone."""
+
+    id: int
+    name: str  # empty where it is not known
+    error: Exception
+    source_id: int | None = None  # of a fork
+    snapshot: Snapshot | None = None
+    is_known: bool = True  # whether `source_id` and `snapshot` are
+
+
+def reason_of(error: Exception) -> str:
+    """Why a stream cannot be recovered, in a sentence."""
+    if isinstance(error, HeadraceError | Orphaned):
+        return str(error)
+    return f"{type(error).__name__}: {error}".rstrip(":. ") + "."
+
+
 @dataclass(slots=True)
 class Commits:
     """Batches of changes made durable, and the seconds spent writing and syncing them."""
@@ -171,6 +193,11 @@ class Storage(Protocol):
 
     def recover(self) -> Iterable[Recovered]:
         """The streams that exist, sources before their forks."""
+        ...
+
+    @property
+    def unrecovered(self) -> Sequence[Unrecovered]:
+        """After `recover`: the streams that it had to leave out."""
         ...
 
     def take_documents(self) -> dict[str, bytes]:

@@ -10,7 +10,9 @@ All methods but `__init__` may run off the event loop.
 from __future__ import annotations
 
 import errno
+import logging
 import struct
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final, Protocol
 
@@ -18,6 +20,8 @@ import google_crc32c
 
 from headrace.errors import InsufficientStorage, StoredBytesDamaged
 from headrace.storage.disk import Disk
+
+logger = logging.getLogger(__name__)
 
 DIRECTORY: Final = "snapshots"
 PIECE_BYTES: Final = 64 * 1024
@@ -114,10 +118,29 @@ class DiskBlobs:
         self._disk.remove(path(blob_id))
 
     def keep_only(self, blob_ids: set[int]) -> None:
+        for place in self._files():
+            blob_id = _id_of(place)
+            if blob_id is None:
+                logger.warning("%s is not a snapshot, and is left alone", place)
+            elif blob_id not in blob_ids:
+                self._remove_leftover(place)
+
+    def _files(self) -> Iterator[str]:
         for directory in self._disk.list(DIRECTORY):
-            for name in self._disk.list(f"{DIRECTORY}/{directory}"):
-                if int(name, 16) not in blob_ids:
-                    self._disk.remove(f"{DIRECTORY}/{directory}/{name}")
+            place = f"{DIRECTORY}/{directory}"
+            try:
+                names = self._disk.list(place)
+            except NotADirectoryError:
+                yield place
+                continue
+            yield from (f"{place}/{name}" for name in names)
+
+    def _remove_leftover(self, place: str) -> None:
+        try:
+            self._disk.remove(place)
+        except OSError as error:
+            # It costs room and nothing else: no reason not to start.
+            logger.warning("%s is left over and cannot be removed: %s", place, error)
 
 
 def folder(blob_id: int) -> str:
@@ -126,6 +149,15 @@ def folder(blob_id: int) -> str:
 
 def path(blob_id: int) -> str:
     return f"{folder(blob_id)}/{blob_id:016x}"
+
+
+def _id_of(place: str) -> int | None:
+    """The blob that a file holds; None if it is none of ours."""
+    try:
+        blob_id = int(place.rpartition("/")[2], 16)
+    except ValueError:
+        return None
+    return blob_id if blob_id >= 0 and path(blob_id) == place else None
 
 
 def _checksums(data: bytes) -> bytes:

@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from headrace.limits import Limits
-from headrace.storage import packs, stream_files
+from headrace.storage import packs, stream_files, whole_files
 from headrace.storage.catalog import Catalog
 from headrace.storage.catalog_entries import CatalogEntry, DocumentEntry, entry_of, note_sizes
 from headrace.storage.changed import ChangedStream
 from headrace.storage.disk import Disk
-from headrace.storage.frames import CreateFrame, created_state
+from headrace.storage.frames import CreateFrame, created_state, encode_frame
 from headrace.storage.pace import Pace
 from headrace.storage.packing import Packing, Run
 from headrace.storage.sorter import Sorter
 from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader, StreamWriter, Void
 
+SET_ASIDE: Final = "set-aside"
 _PACED_FROM: Final = 100  # a stream with fewer frames is carried over without a rest
 SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
 
@@ -46,6 +47,8 @@ class Checkpointer:
         self._pace = pace
         self._sync = sync
         self._packing = Packing(disk, catalog, pace, sync=sync)
+        self.set_aside: frozenset[int] = frozenset()
+        """Streams that could not be recovered: their frames may make no sense here either."""
 
     def run(self, numbered: Iterable[tuple[int, bytes]]) -> Flushed:
         """Carry the frames of these bodies over; the first of each has the number before it."""
@@ -61,7 +64,13 @@ class Checkpointer:
             for stream_id in again:
                 sorter.include(stream_id)
             for stream_id in self._pace.through(sorter.streams()):
-                stream = self._change(stream_id, sorter, look_up)
+                try:
+                    stream = self._change(stream_id, sorter, look_up)
+                except Exception:
+                    if stream_id not in self.set_aside:
+                        raise
+                    self._keep_frames(stream_id, sorter)
+                    continue
                 writer.write(stream, again=stream_id in again)
                 self._catalog.add(stream.entry)
         writer.secure()
@@ -74,6 +83,16 @@ class Checkpointer:
         for stream_id, void in self._pace.through(writer.voids):
             stream_files.give_back(self._disk, stream_id, void)
         return writer.flushed
+
+    def _keep_frames(self, stream_id: int, sorter: Sorter) -> None:
+        """Frames that cannot be applied are kept as they are, before their segments go."""
+        encoded = [encode_frame(sorter.frame_at(place)) for place in sorter.places_of(stream_id)]
+        body = b"".join(one if isinstance(one, bytes) else b"".join(one) for one in encoded)
+        self._disk.make_directory(SET_ASIDE)
+        name = f"{SET_ASIDE}/{stream_id:016x}-{self._catalog.current.applied_lsn:016d}"
+        whole_files.replace(self._disk, name, body, sync=self._sync)
+        if self._sync:
+            self._disk.sync_directory("")
 
     def _owners_in_wasteful_packs(self, look_up: LookUp) -> set[int]:
         """The streams that have to leave a pack of which little counts."""

@@ -35,9 +35,11 @@ from headrace.storage.base import (
     Entry,
     Failed,
     Log,
+    Orphaned,
     Recovered,
     Released,
     Removed,
+    Unrecovered,
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
@@ -65,7 +67,8 @@ from headrace.storage.frames import (
 from headrace.storage.journal import SEGMENT_BYTES, Journal
 from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.pace import Pace
-from headrace.storage.stream_files import Sizes
+from headrace.storage.records import StreamRecord
+from headrace.storage.stream_files import NO_FILES, Sizes
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +118,7 @@ class FileStorage:
         # On a thread of its own: snapshots that are slow to write must not keep the journal full.
         self._carrier = ThreadPoolExecutor(1, "headrace-checkpoint")
         self._logs: dict[int, FileLog] = {}
+        self._left_out: dict[int, Unrecovered] = {}
         self._documents: dict[str, bytes] = {}
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
@@ -150,14 +154,65 @@ class FileStorage:
         catalogued = self._catalog.load()
         self._documents = catalogued.documents
         for entry in catalogued.streams.values():
-            state = state_of(entry)
-            fork = state.config.fork
-            parent = self._logs[fork.source_id] if fork is not None else None
-            self._logs[state.id] = FileLog(self._disk, state, parent, sizes_of(entry))
+            try:
+                state = state_of(entry)
+                self._logs[state.id] = self._new_log(state, sizes_of(entry))
+            except Exception as error:
+                self._leave_out(entry.id, entry.stream, error)
         for _, frame in self._journal.recover(self._catalog.current.applied_lsn):
-            self._replay(frame)
-        for log in self._logs.values():
+            self._replay_one(frame)
+        for log in list(self._logs.values()):
+            try:
+                self._parent_of(log.state)  # which may have been left out since
+            except Orphaned as error:
+                self._leave_out(log.state.id, None, error)
+                continue
             yield Recovered(log.state, log)
+
+    @property
+    def unrecovered(self) -> list[Unrecovered]:
+        return list(self._left_out.values())
+
+    def _leave_out(self, stream_id: int, record: StreamRecord | None, error: Exception) -> None:
+        """A defect in one stream leaves out that stream, and stops no start."""
+        if isinstance(error, MemoryError | OSError):
+            raise error  # a defect of the machine
+        log = self._logs.get(stream_id)
+        if log is not None:
+            self._forget(log)
+            fork = log.state.config.fork
+            source_id = None if fork is None else fork.source_id
+            found = Unrecovered(stream_id, log.state.name, error, source_id, log.state.snapshot)
+        else:
+            name = "" if record is None else record.name
+            origin = None if record is None else record.fork
+            source_id = None if origin is None else origin.source_id
+            found = Unrecovered(stream_id, name, error, source_id, is_known=False)
+        self._left_out[stream_id] = found
+
+    def _replay_one(self, frame: Frame) -> None:
+        if isinstance(frame, DocumentsFrame | BlobFrame):
+            self._replay(frame)
+        elif frame.stream_id not in self._left_out:
+            try:
+                self._replay(frame)
+            except Exception as error:
+                record = frame.stream if isinstance(frame, CreateFrame) else None
+                self._leave_out(frame.stream_id, record, error)
+        elif isinstance(frame, RemoveFrame) and frame.whole:
+            del self._left_out[frame.stream_id]
+
+    def _parent_of(self, state: StreamState) -> FileLog | None:
+        fork = state.config.fork
+        if fork is None:
+            return None
+        parent = self._logs.get(fork.source_id)
+        if parent is None:
+            raise Orphaned(f"Its source, {fork.request.source!r}, is missing or set aside.")
+        return parent
+
+    def _new_log(self, state: StreamState, sizes: Sizes = NO_FILES) -> FileLog:
+        return FileLog(self._disk, state, self._parent_of(state), sizes)
 
     def take_documents(self) -> dict[str, bytes]:
         taken, self._documents = self._documents, {}
@@ -167,9 +222,7 @@ class FileStorage:
         if isinstance(frame, CreateFrame):
             state = created_state(frame)
             state.tail = Position(*frame.initial.start)
-            fork = state.config.fork
-            parent = self._logs[fork.source_id] if fork is not None else None
-            self._logs[state.id] = FileLog(self._disk, state, parent)
+            self._logs[state.id] = self._new_log(state)
             self._replay(frame.initial)
         elif isinstance(frame, AppendFrame):
             log = self._logs[frame.stream_id]
@@ -344,6 +397,7 @@ class FileStorage:
             self._checkpointer = Checkpointer(
                 self._disk, self._catalog, self._limits, Pace(self._is_pressed), sync=self._sync
             )
+            self._checkpointer.set_aside = frozenset(self._left_out)
         segments = list(self._journal.sealed)
         self._carried = len(segments)
         flushed = self._checkpointer.run(

@@ -259,7 +259,8 @@ class Journal:
     def _generations(self) -> list[int]:
         names = self._disk.list(DIRECTORY)
         used = (n.removeprefix(_USED) for n in names if n.startswith(_USED))
-        return [int(number) for number in used if number.isdecimal()]
+        numbers = [int(number) for number in used if number.isdecimal()]
+        return [number for number in numbers if segment_name(number).rpartition("/")[2] in names]
 
     def _scan_next(self, generation: int, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """One segment, whether it goes on where the journal ended so far or not."""

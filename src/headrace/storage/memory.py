@@ -25,6 +25,7 @@ from headrace.storage.base import (
     Range,
     Recovered,
     Released,
+    Unrecovered,
     ignore,
 )
 from headrace.storage.blobs import Blobs, MemoryBlobs
@@ -164,6 +165,7 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self.blobs: Blobs = MemoryBlobs()
+        self.unrecovered: list[Unrecovered] = []
 
     def start(
         self,

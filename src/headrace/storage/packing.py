@@ -64,7 +64,8 @@ class Packing:
 
     def _take_stock(self) -> dict[int, int]:
         """The packs that an earlier server left, and what counts in them."""
-        found = {int(name) for name in self._disk.list(packs.DIRECTORY) if name.isdecimal()}
+        names = self._disk.list(packs.DIRECTORY)
+        found = {int(name) for name in names if packs.is_name(name)}
         if not found:
             return {}
         self._next = max(found) + 1

@@ -64,6 +64,11 @@ def path(number: int) -> str:
     return f"{DIRECTORY}/{number:016d}"
 
 
+def is_name(name: str) -> bool:
+    """Whether a file of the directory is a pack, and not something that somebody put there."""
+    return name.isdecimal() and path(int(name)) == f"{DIRECTORY}/{name}"
+
+
 def decode_parts(encoded: bytes) -> list[Part]:
     """A stream's parts, from how the catalog has them."""
     parts: list[Part] = []

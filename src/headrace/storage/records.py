@@ -136,10 +136,14 @@ def snapshot_of(record: SnapshotRecord | None) -> Snapshot | None:
     )
 
 
+def decode_stream(stream: bytes) -> StreamRecord:
+    return msgspec.msgpack.decode(stream, type=StreamRecord)
+
+
 def decode_state(stream_id: int, stream: bytes, head: bytes) -> StreamState:
     return restore_state(
         stream_id,
-        msgspec.msgpack.decode(stream, type=StreamRecord),
+        decode_stream(stream),
         msgspec.msgpack.decode(head, type=HeadRecord),
     )
 

@@ -13,12 +13,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import HeadraceError, Overloaded, StoredBytesDamaged
+from headrace.errors import HeadraceError, Overloaded, StoredBytesDamaged, StreamSetAside
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage.acid import AcidStorage, shard_count_of
-from headrace.storage.base import Adopted, Created, Failed, Log, Recovered, Storage, ignore
+from headrace.storage.base import (
+    Adopted,
+    Created,
+    Failed,
+    Log,
+    Recovered,
+    Storage,
+    ignore,
+    reason_of,
+)
 from headrace.storage.blobs import Blobs
 from headrace.storage.disk import RealDisk
 from headrace.storage.export_file import ExportReader, ExportUnusable, Summary, write_export
@@ -67,6 +76,9 @@ async def export_directory(directory: Path, target: Path, progress: Progress) ->
     try:
         storage.start(ignore, ignore)
         streams = sorted(storage.recover(), key=lambda found: found.state.id)
+        for left_out in storage.unrecovered:
+            # An export that leaves a stream out would be taken for all there is.
+            raise StreamSetAside(left_out.name, reason_of(left_out.error))
         documents = storage.take_documents()
         data_bytes = sum(one.state.tail.bytes - _first(one.state).bytes for one in streams)
         summary = Summary(len(streams), data_bytes, len(documents))

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.engine.engine import Engine
 from headrace.engine.tails import Stream
-from headrace.errors import HeadraceError, StreamDeleted, StreamNotFound
+from headrace.errors import HeadraceError, StreamDeleted, StreamNotFound, StreamSetAside
 from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.offsets import START
 from headrace.subscriptions.errors import SubscriptionsFull
@@ -111,6 +111,8 @@ class Membership:
                 self._relink(member, stream, link)
             elif link.explicit and not link.stream_id:
                 self._await(member, name)
+            elif name in self._engine.aside:
+                continue  # how far it got is kept for when the stream can be recovered
             else:
                 kept.subscription.changed.add(name)
                 continue
@@ -211,7 +213,7 @@ class Membership:
     def _find(self, name: str) -> Stream | None:
         try:
             return self._engine.find(name)
-        except (StreamNotFound, StreamDeleted):
+        except (StreamNotFound, StreamDeleted, StreamSetAside):
             return None
 
     def _reserve(self, count: int) -> None:

@@ -1,0 +1,117 @@
+"""Streams that a start could not recover: set aside, so that the rest is served.
+
+What is stored of them is left alone, and so is what they need: the source of such a fork is kept
+whole, its snapshot stays. Their names are neither free nor there; whoever asks is told why. A
+fork of a stream that is set aside is set aside with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from headrace.engine.tails import Stream
+from headrace.errors import HeadraceError, StreamSetAside
+from headrace.protocol.buckets import is_own, stream_name
+from headrace.protocol.stream import Snapshot
+from headrace.storage.base import Orphaned, Unrecovered, reason_of
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+
+class SetAside:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reasons: dict[str, str] = {}
+        self.ids: set[int] = set()
+        self.blob_ids: set[int] = set()
+        self.has_unknown_blobs = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._reasons
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Names and reasons."""
+        return iter(self._reasons.items())
+
+    def check(self, name: str) -> None:
+        """Raises StreamSetAside if the stream of that name is."""
+        if name in self._reasons:
+            raise StreamSetAside(name, self._reasons[name])
+
+    def is_any_in(self, bucket_id: str) -> bool:
+        prefix = stream_name(bucket_id, "")
+        return any(name.startswith(prefix) for name in self._reasons)
+
+    # -- at the start ----------------------------------------------------------------------
+
+    def attempt(self, stream: Stream, step: Callable[[Stream], None]) -> None:
+        """Do something for a stream that was recovered; one that cannot take it is set aside."""
+        try:
+            step(stream)
+        except (MemoryError, OSError):
+            raise
+        except Exception as error:
+            self.take_out(stream, error)
+
+    def take_out(self, stream: Stream, error: Exception) -> None:
+        """Set a stream aside that was recovered, and all that was forked from it."""
+        if stream.state.id in self.ids:
+            return
+        if stream.source is not None:
+            stream.source.keep_for(stream)
+        pending = [(stream, error)]
+        while pending:
+            leaving, why = pending.pop()
+            self._take_out(leaving)
+            self._note(leaving.state.id, leaving.state.name, why)
+            self._keep_blob(leaving.state.snapshot)
+            orphaned = Orphaned(f"Its source, {leaving.state.name!r}, is missing or set aside.")
+            pending += [(fork, orphaned) for fork in leaving.branches or ()]
+
+    def _take_out(self, stream: Stream) -> None:
+        engine, name = self._engine, stream.state.name
+        engine.expiring.discard(stream)
+        if engine.streams.get(name) is stream:
+            del engine.streams[name]
+            if not is_own(name):
+                engine.stored_bytes -= stream.log.stored_bytes
+
+    def leave_out(self, found: Unrecovered, source: Stream | None) -> None:
+        """Set a stream aside that storage could not recover, or the engine not take in."""
+        if source is not None:
+            source.keep_for(None)
+        self._supersede_older(found)
+        self._note(found.id, found.name, found.error)
+        self._keep_blob(found.snapshot)
+        self.has_unknown_blobs = self.has_unknown_blobs or not found.is_known
+
+    def _supersede_older(self, found: Unrecovered) -> None:
+        """An older stream of the same name was being deleted when this one was made."""
+        older = self._engine.streams.get(found.name)
+        if older is not None and older.state.id < found.id:
+            self._engine.removal.supersede(older)
+            del self._engine.streams[found.name]
+
+    def _keep_blob(self, snapshot: Snapshot | None) -> None:
+        if snapshot is not None:
+            self.blob_ids.add(snapshot.blob_id)
+
+    def _note(self, stream_id: int, name: str, error: Exception) -> None:
+        reason = reason_of(error)
+        self.ids.add(stream_id)
+        if name and name not in self._engine.streams:
+            self._reasons[name] = reason
+        logger.error(
+            "a stream cannot be recovered and is set aside; what is stored of it is kept: %s",
+            reason,
+            extra={"stream": name or f"{stream_id:016x}"},
+            exc_info=None if isinstance(error, HeadraceError | Orphaned) else error,
+        )
