@@ -7,6 +7,7 @@
     receipts   id, digest, slot          the tail after one of its last appends
     documents  digest of the name        a document that is no stream, with its name
     commits    "count"                   how many transactions there have been
+    removed    id                        a stream that is gone, and of which data is left to delete
 
 Integers in keys are big-endian, so that LMDB's order is the stream's. Every value begins with the
 CRC32C of its key and the rest of it: a value that is damaged, or stands in the wrong place, is
@@ -28,8 +29,12 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.storage.base import Range
 
-STREAM_DATABASES: Final = (b"streams", b"heads", b"data", b"producers", b"receipts")
-DATABASES: Final = (*STREAM_DATABASES, b"documents", b"commits")
+STATE_DATABASES: Final = (b"streams", b"heads")  # one value each
+CONTENT_DATABASES: Final = (b"data", b"producers", b"receipts")  # any number of values
+DATABASES: Final = (
+    *STATE_DATABASES, *CONTENT_DATABASES, b"documents", b"commits", b"removed",
+)  # fmt: skip
+LATER_DATABASES: Final = (b"commits", b"removed")  # those an old directory may be without
 _ID = struct.Struct(">Q")
 _DATA_KEY = struct.Struct(">QQ")
 _CRC = struct.Struct("<I")

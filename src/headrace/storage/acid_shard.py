@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -44,7 +46,7 @@ from headrace.storage.records import (
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
 CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
-CLEARED_AT_ONCE_MAX: Final = 1000  # appends of the same batch wait for so many deletes at most
+CLEARED_AT_ONCE_MAX = 250  # appends of the same batch wait for so many deletes at most
 RECEIPT_SLOTS: Final = 256  # the most that limits.producer_receipts may ask for
 
 
@@ -63,7 +65,15 @@ class Clearance(NamedTuple):
     before: int
 
 
-AnyWork = Work | Documents | Clearance
+class Erasure(NamedTuple):
+    """Everything of a stream that is gone, as much at once as is good."""
+
+    stream_id: int
+
+
+Backlog = deque[Clearance | Erasure]
+AnyWork = Work | Documents
+_GO_ON: Final[Documents] = {}  # changes nothing, and has a batch written
 
 
 @contextmanager
@@ -87,6 +97,8 @@ class Shard:
         """`path` is where `name` is on `disk`: LMDB makes its own file calls."""
         self._loop = loop
         self._path = path
+        # What is left to delete; of the committer's thread, once that runs.
+        self._backlog: Backlog = deque()
         self._beside = CountBeside(disk, name)
         with unreadable(path):
             self._environment = lmdb.open(
@@ -121,16 +133,12 @@ class Shard:
         if not batch:
             return
         with self._environment.begin(write=True) as transaction:
-            unfinished = Writer(transaction, self._databases).write(batch)
+            Writer(transaction, self._databases, self._backlog).write(batch)
             self._count += 1
             acid_count.put(transaction, self._databases[b"commits"], self._count)
         self._beside.write(self._count)
-        if unfinished:
-            self._loop.call_soon_threadsafe(self._go_on, unfinished)
-
-    def _go_on(self, unfinished: list[Clearance]) -> None:
-        for clearance in unfinished:
-            self.committer.add(clearance, None)
+        if self._backlog:
+            self._loop.call_soon_threadsafe(self.committer.add, _GO_ON, None)
 
     def used_bytes(self) -> int:
         """What the environment's file takes on disk."""
@@ -166,7 +174,12 @@ class Shard:
                 except Exception as error:
                     found = _unrecovered(key, stream, error)
                 yield found
-            for name in (b"streams", b"heads"):
+            for key, value in transaction.cursor(self._databases[b"removed"]):
+                records.unseal("removed", key, value)
+                self._backlog.append(Erasure(int.from_bytes(key, "big")))
+            if self._backlog:
+                self.committer.add(_GO_ON, None)
+            for name in records.STATE_DATABASES:
                 if transaction.stat(self._databases[name])["entries"] != count:
                     raise StoredBytesDamaged(f"{self._path.name}/{name.decode()}", "its count")
 
@@ -179,7 +192,7 @@ class Shard:
         self._recover_producers(transaction, key, state)
         if state.kept.bytes:
             # The run before this one may have stopped in the middle of it.
-            self.committer.add(Clearance(state.id, state.kept.bytes), None)
+            self._backlog.append(Clearance(state.id, state.kept.bytes))
         return state
 
     def documents(self) -> Iterator[tuple[str, bytes]]:
@@ -237,20 +250,18 @@ def _unrecovered(key: bytes, stream: bytes, error: Exception) -> Unrecovered:
 class Writer:
     """Puts one batch into one transaction."""
 
-    def __init__(self, transaction: Any, databases: dict[bytes, Any]) -> None:
+    def __init__(self, transaction: Any, databases: dict[bytes, Any], backlog: Backlog) -> None:
         self._transaction = transaction
         self._databases = databases
         self._pieces: dict[int, list[Appended]] = {}
         self._gone: set[int] = set()
-        self._unfinished: list[Clearance] = []
+        self._backlog = backlog
+        self._room = CLEARED_AT_ONCE_MAX
 
-    def write(self, batch: list[AnyWork]) -> list[Clearance]:
-        """What is left to do is returned, so that it can wait until others have had their turn."""
+    def write(self, batch: list[AnyWork]) -> None:
+        """All of the batch, and some of the backlog: what is to go waits for others' turns."""
         heads: dict[int, HeadRecord] = {}
         for work in batch:
-            if isinstance(work, Clearance):
-                self._clear(work)
-                continue
             if not isinstance(work, Work):
                 self._keep(work)
                 continue
@@ -259,24 +270,27 @@ class Writer:
             if isinstance(change, Appended):
                 self._append(state, change)
             elif isinstance(change, Created):
-                key = records.stream_key(state.id)
-                self._put(b"streams", key, encode_stream(state))
+                self._make_room_for(state.id)
+                self._put(b"streams", records.stream_key(state.id), encode_stream(state))
                 self._append(state, change.initial)
             elif isinstance(change, Released):
                 self._flush(state.id)
-                self._clear(Clearance(state.id, change.kept.bytes))
+                self._backlog.append(Clearance(state.id, change.kept.bytes))
             elif isinstance(change, Adopted):
                 self._adopt_producers(state)
             elif isinstance(change, Removed) and change.whole:
                 self._pieces.pop(state.id, None)
-                self._delete_stream(state.id)
+                self._remove(state.id)
                 self._gone.add(state.id)
         for stream_id in list(self._pieces):
             self._flush(stream_id)
         for stream_id, head in heads.items():
             if stream_id not in self._gone:
                 self._put(b"heads", records.stream_key(stream_id), encode_head(head))
-        return self._unfinished
+        for _ in range(CLEARED_AT_ONCE_MAX):
+            if not self._backlog or not self._is_done(self._backlog[0]):
+                break
+            self._backlog.popleft()
 
     def _keep(self, documents: Documents) -> None:
         for name, value in documents.items():
@@ -336,22 +350,54 @@ class Writer:
     def _put(self, database: bytes, key: bytes, payload: bytes) -> None:
         self._transaction.put(key, records.seal(key, payload), db=self._databases[database])
 
-    def _clear(self, clearance: Clearance) -> None:
-        prefix = records.stream_key(clearance.stream_id)
-        cursor = self._transaction.cursor(self._databases[b"data"])
-        found = cursor.set_range(prefix)
-        for _ in range(CLEARED_AT_ONCE_MAX):
-            if not found or not cursor.key().startswith(prefix):
-                return
-            if records.chunk_end(cursor.key(), cursor.value()) > clearance.before:
-                return
-            found = cursor.delete()
-        self._unfinished.append(clearance)
+    def _remove(self, stream_id: int) -> None:
+        """A stream is gone with this transaction; its data follows at once, if it is little."""
+        key = records.stream_key(stream_id)
+        for name in records.STATE_DATABASES:
+            self._transaction.delete(key, db=self._databases[name])
+        if not self._erase(stream_id):
+            # After a crash, this is what says that there is something to delete.
+            self._put(b"removed", key, b"")
+            self._backlog.append(Erasure(stream_id))
 
-    def _delete_stream(self, stream_id: int) -> None:
+    def _make_room_for(self, stream_id: int) -> None:
+        """Ids are not used twice. If one were, what is left of the first must not go with it."""
+        key, removed = records.stream_key(stream_id), self._databases[b"removed"]
+        if self._backlog and self._transaction.delete(key, db=removed):
+            self._backlog.remove(Erasure(stream_id))
+            room, self._room = self._room, sys.maxsize
+            self._erase(stream_id)
+            self._room = room
+
+    def _is_done(self, work: Clearance | Erasure) -> bool:
+        if isinstance(work, Clearance):
+            return self._clear(work)
+        if not self._erase(work.stream_id):
+            return False
+        key = records.stream_key(work.stream_id)
+        self._transaction.delete(key, db=self._databases[b"removed"])
+        return True
+
+    def _clear(self, clearance: Clearance) -> bool:
+        """Whether all that was to go is gone; if not, there was no room for more."""
+
+        def is_void(cursor: Any) -> bool:
+            return records.chunk_end(cursor.key(), cursor.value()) <= clearance.before
+
+        return self._delete_some(b"data", records.stream_key(clearance.stream_id), is_void)
+
+    def _erase(self, stream_id: int) -> bool:
         prefix = records.stream_key(stream_id)
-        for name in records.STREAM_DATABASES:
-            cursor = self._transaction.cursor(self._databases[name])
-            found = cursor.set_range(prefix)
-            while found and cursor.key().startswith(prefix):
-                found = cursor.delete()
+        return all(
+            self._delete_some(name, prefix, lambda _: True) for name in records.CONTENT_DATABASES
+        )
+
+    def _delete_some(self, name: bytes, prefix: bytes, is_void: Callable[[Any], bool]) -> bool:
+        cursor = self._transaction.cursor(self._databases[name])
+        found = cursor.set_range(prefix)
+        while found and cursor.key().startswith(prefix) and is_void(cursor):
+            if not self._room:
+                return False
+            self._room -= 1
+            found = cursor.delete()
+        return True

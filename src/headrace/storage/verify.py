@@ -195,7 +195,7 @@ class _ShardCheck:
         return [
             name
             for name in records.DATABASES
-            if name != b"commits" or transaction.get(name) is not None
+            if name not in records.LATER_DATABASES or transaction.get(name) is not None
         ]
 
     def _check_values(self, transaction: Any, name: str, database: Any) -> Iterator[str]:
