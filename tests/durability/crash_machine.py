@@ -13,7 +13,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from headrace.engine import registry
+from headrace.engine import engine, registry
 from headrace.engine.buckets import Bucket
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk
@@ -80,6 +80,7 @@ def small_windows() -> Iterator[None]:
         (SigningKey, "generate", lambda: _KEY),
         (ledger, "new_token_key", lambda: bytes(32)),
         (wakes, "new_wake_id", _new_wake_id),
+        (engine, "run_distance", lambda: 0),
         (manager, "new_wake_id", _new_wake_id),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in sizes]

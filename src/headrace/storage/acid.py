@@ -32,7 +32,7 @@ from headrace.errors import (
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid_records import DATABASES
-from headrace.storage.acid_shard import Shard
+from headrace.storage.acid_shard import Shard, UsedId
 from headrace.storage.base import (
     Change,
     Check,
@@ -221,6 +221,13 @@ class AcidStorage:
 
     def take_documents(self) -> dict[str, bytes]:
         return dict(self._keeper.documents())
+
+    @property
+    def last_id(self) -> int:
+        return max(shard.last_id for shard in self._shards)
+
+    def note_id(self, id: int) -> None:
+        self._keeper.committer.add(UsedId(id), None)
 
     @property
     def _keeper(self) -> Shard:

@@ -17,6 +17,7 @@ from headrace.storage.disk import Disk
 
 FILE: Final = "commits"
 _KEY: Final = b"count"
+_LAST_ID: Final = b"last id"
 _COUNT = struct.Struct("<Q")
 
 
@@ -28,6 +29,16 @@ def get(transaction: Any, database: Any) -> int:
     """0 where none was counted yet."""
     value = transaction.get(_KEY, db=database)
     return 0 if value is None else _unpack(records.unseal("commits", _KEY, value))
+
+
+def put_last_id(transaction: Any, database: Any, last_id: int) -> None:
+    transaction.put(_LAST_ID, records.seal(_LAST_ID, _COUNT.pack(last_id)), db=database)
+
+
+def get_last_id(transaction: Any, database: Any) -> int:
+    """0 where none was written down yet."""
+    value = transaction.get(_LAST_ID, db=database)
+    return 0 if value is None else _unpack(records.unseal("commits", _LAST_ID, value))
 
 
 def _unpack(payload: bytes) -> int:

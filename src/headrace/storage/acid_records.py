@@ -7,6 +7,7 @@
     receipts   id, digest, slot          the tail after one of its last appends
     documents  digest of the name        a document that is no stream, with its name
     commits    "count"                   how many transactions there have been
+               "last id"                 the highest id that a stream or blob of this shard had
     removed    id                        a stream that is gone, and of which data is left to delete
 
 Integers in keys are big-endian, so that LMDB's order is the stream's. Every value begins with the

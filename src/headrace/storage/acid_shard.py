@@ -27,6 +27,7 @@ from headrace.storage.base import (
     Created,
     Documents,
     Entry,
+    Published,
     Range,
     Released,
     Removed,
@@ -71,9 +72,30 @@ class Erasure(NamedTuple):
     stream_id: int
 
 
+class UsedId(NamedTuple):
+    """An id up to which all were used elsewhere."""
+
+    id: int
+
+
 Backlog = deque[Clearance | Erasure]
-AnyWork = Work | Documents
+AnyWork = Work | Documents | UsedId
 _GO_ON: Final[Documents] = {}  # changes nothing, and has a batch written
+
+
+def _last_id_in(batch: list[AnyWork]) -> int:
+    """The highest id that a stream or blob of this batch begins to use."""
+    highest = 0
+    for work in batch:
+        if isinstance(work, UsedId):
+            highest = max(highest, work.id)
+        elif isinstance(work, Work):
+            change = work.change
+            if isinstance(change, Created):
+                highest = max(highest, work.state.id)
+            elif isinstance(change, Published):
+                highest = max(highest, change.snapshot.blob_id)
+    return highest
 
 
 @contextmanager
@@ -113,6 +135,7 @@ class Shard:
             self._databases = {n: self._environment.open_db(n) for n in records.DATABASES}
             with self._environment.begin() as transaction:
                 self._count = acid_count.get(transaction, self._databases[b"commits"])
+                self.last_id = acid_count.get_last_id(transaction, self._databases[b"commits"])
         try:
             self._beside.check(self._count)
         except StoredBytesDamaged:
@@ -133,9 +156,14 @@ class Shard:
         if not batch:
             return
         with self._environment.begin(write=True) as transaction:
+            commits = self._databases[b"commits"]
             Writer(transaction, self._databases, self._backlog).write(batch)
-            self._count += 1
-            acid_count.put(transaction, self._databases[b"commits"], self._count)
+            last_id = max(self.last_id, _last_id_in(batch))
+            if last_id > self.last_id:
+                acid_count.put_last_id(transaction, commits, last_id)
+            acid_count.put(transaction, commits, self._count + 1)
+        self._count += 1
+        self.last_id = last_id
         self._beside.write(self._count)
         if self._backlog:
             self._loop.call_soon_threadsafe(self.committer.add, _GO_ON, None)
@@ -262,6 +290,8 @@ class Writer:
         """All of the batch, and some of the backlog: what is to go waits for others' turns."""
         heads: dict[int, HeadRecord] = {}
         for work in batch:
+            if isinstance(work, UsedId):
+                continue
             if not isinstance(work, Work):
                 self._keep(work)
                 continue

@@ -204,6 +204,18 @@ class Storage(Protocol):
         """After `recover`, once: the documents that exist."""
         ...
 
+    @property
+    def last_id(self) -> int:
+        """After `recover`: the highest id that any stream or blob has ever durably had.
+
+        That of a stream which is gone counts, too: ids are in ETags, which outlive streams.
+        """
+        ...
+
+    def note_id(self, id: int) -> None:
+        """Ids up to this one were used elsewhere: durable with the next checkpoint or commit."""
+        ...
+
     def new_log(self, state: StreamState, source: Log | None) -> Log:
         """An empty log; a fork's continues `source` from the fork's own tail."""
         ...

@@ -185,8 +185,9 @@ class Catalog:
         self._added_bytes += size
         self._note(entry, position, size)
 
-    def commit(self, applied_lsn: int, pace: Pace = AT_ONCE) -> None:
+    def commit(self, applied_lsn: int, last_id: int = 0, pace: Pace = AT_ONCE) -> None:
         """Write down what was added; it counts once `current` says so."""
+        last_id = max(last_id, self.current.last_id)
         log, log_bytes = self.current.log, self.current.log_bytes
         data = b"".join(self._added)
         self._added, self._added_bytes = [], 0
@@ -195,7 +196,7 @@ class Catalog:
         file.close()
         if not log_bytes:
             self._disk.sync_directory(DIRECTORY)
-        self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn))
+        self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn, last_id))
         if self.is_stale:
             self._compact(pace)
 
@@ -220,7 +221,7 @@ class Catalog:
         self._write(file, 0, data)
         file.close()
         self._disk.sync_directory(DIRECTORY)
-        self._replace_current(Current(FORMAT, number, len(data), old.applied_lsn))
+        self._replace_current(Current(FORMAT, number, len(data), old.applied_lsn, old.last_id))
         self._disk.remove(self._log_name(old.log))
 
     def _only_what_counts(self, pace: Pace) -> bytes:

@@ -49,6 +49,7 @@ class Current(msgspec.Struct, array_like=True):
     log: int
     log_bytes: int
     applied_lsn: int
+    last_id: int = 0  # the highest id used up to that frame, of streams that are gone, too
 
 
 AnyEntry = CatalogEntry | DocumentEntry

@@ -84,6 +84,12 @@ class ChangedStream:
                 self.entry.head, end, last.now_ms, self._stream_seq, closes=self._closes
             )
 
+    @property
+    def last_id(self) -> int:
+        """The highest id that its frames can have brought: its own, or that of its snapshot."""
+        snapshot = None if self._state is None else self._state.snapshot
+        return self.entry.id if snapshot is None else max(self.entry.id, snapshot.blob_id)
+
     def take_run(self) -> Run | None:
         """Once every frame is applied: what is new, and `entry` says what became of the stream."""
         if self._state is None:

@@ -50,8 +50,11 @@ class Checkpointer:
         self.set_aside: frozenset[int] = frozenset()
         """Streams that could not be recovered: their frames may make no sense here either."""
 
-    def run(self, numbered: Iterable[tuple[int, bytes]]) -> Flushed:
-        """Carry the frames of these bodies over; the first of each has the number before it."""
+    def run(self, numbered: Iterable[tuple[int, bytes]], last_id: int = 0) -> Flushed:
+        """Carry the frames of these bodies over; the first of each has the number before it.
+
+        `last_id` is an id up to which all are known to be used.
+        """
         self._packing.begin()
         sorter = Sorter(self._catalog.current.applied_lsn)
         for first_lsn, body in self._pace.through(numbered):
@@ -59,11 +62,13 @@ class Checkpointer:
         writer = _Writer(
             self._disk, self._packing, sync=self._sync, each=len(sorter) <= SYNC_EACH_MAX
         )
+        last_id = max(last_id, sorter.last_id)
         with self._catalog.lookup(len(sorter)) as look_up:
             again = self._owners_in_wasteful_packs(look_up)
             for stream_id in again:
                 sorter.include(stream_id)
             for stream_id in self._pace.through(sorter.streams()):
+                last_id = max(last_id, stream_id)
                 try:
                     stream = self._change(stream_id, sorter, look_up)
                 except Exception:
@@ -71,12 +76,13 @@ class Checkpointer:
                         raise
                     self._keep_frames(stream_id, sorter)
                     continue
+                last_id = max(last_id, stream.last_id)
                 writer.write(stream, again=stream_id in again)
                 self._catalog.add(stream.entry)
         writer.secure()
         for name, value in sorter.documents.items():
             self._catalog.add(DocumentEntry(name, value))
-        self._catalog.commit(sorter.applied_lsn, self._pace)
+        self._catalog.commit(sorter.applied_lsn, last_id, self._pace)
         self._packing.committed()
         for stream_id in self._pace.through(writer.gone):
             stream_files.remove(self._disk, stream_id)
@@ -108,16 +114,31 @@ class Checkpointer:
     def _change(self, stream_id: int, sorter: Sorter, look_up: LookUp) -> ChangedStream:
         """A stream as its frames leave it."""
         places: Sequence[int] = sorter.places_of(stream_id)
+        stream: ChangedStream | None = None
         if self._catalog.has(stream_id):
             stream = ChangedStream(look_up(stream_id), self._limits)
-        else:
-            created, places = sorter.frame_at(places[0]), places[1:]
-            assert isinstance(created, CreateFrame), "a stream begins with its creation"
-            stream = ChangedStream(entry_of(created_state(created), NO_FILES), self._limits)
-            stream.apply(created.initial)
         paced = self._pace.through(places) if len(places) > _PACED_FROM else places
         for place in paced:
-            stream.apply(sorter.frame_at(place))
+            frame = sorter.frame_at(place)
+            if isinstance(frame, CreateFrame):
+                stream = self._created(frame, stream)
+            else:
+                assert stream is not None, "a stream begins with its creation"
+                stream.apply(frame)
+        assert stream is not None, "a stream that is listed has frames or a record"
+        return stream
+
+    def _created(self, frame: CreateFrame, before: ChangedStream | None) -> ChangedStream:
+        """A new stream, perhaps with the id of one that is gone.
+
+        Before the catalog kept `last_id`, a server that was started with an earlier clock gave the
+        ids of deleted streams again; such a journal is carried over like any other.
+        """
+        if before is not None:
+            assert before.is_gone, "an id is not given twice at a time"
+            self._packing.let_go(packs.decode_parts(before.sizes.packed))
+        stream = ChangedStream(entry_of(created_state(frame), NO_FILES), self._limits)
+        stream.apply(frame.initial)
         return stream
 
 

@@ -43,6 +43,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     streams: int
     data_bytes: int
     documents: int
+    last_id: int = 0  # the highest id that was ever used there
 
 
 def write_export(path: Path, summary: Summary, found: Iterable[Frame]) -> None:

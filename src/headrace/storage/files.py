@@ -20,6 +20,7 @@ from headrace.errors import (
     InsufficientStorage,
     Overloaded,
     StorageFailed,
+    StoredBytesDamaged,
 )
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
@@ -64,6 +65,7 @@ from headrace.storage.frames import (
     encode_change,
     encode_frame,
 )
+from headrace.storage.journal import DIRECTORY as JOURNAL
 from headrace.storage.journal import SEGMENT_BYTES, Journal
 from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.pace import Pace
@@ -120,6 +122,7 @@ class FileStorage:
         self._logs: dict[int, FileLog] = {}
         self._left_out: dict[int, Unrecovered] = {}
         self._documents: dict[str, bytes] = {}
+        self.last_id = 0
         self._checkpointer: Checkpointer | None = None
         self._checkpointing = False
         self._carried = 0  # full segments that the checkpoint takes
@@ -153,6 +156,7 @@ class FileStorage:
     def recover(self) -> Iterable[Recovered]:
         catalogued = self._catalog.load()
         self._documents = catalogued.documents
+        self.last_id = self._catalog.current.last_id
         for entry in catalogued.streams.values():
             try:
                 state = state_of(entry)
@@ -218,8 +222,14 @@ class FileStorage:
         taken, self._documents = self._documents, {}
         return taken
 
+    def note_id(self, id: int) -> None:
+        self.last_id = max(self.last_id, id)
+
     def _replay(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
+            if frame.stream_id in self._logs:
+                raise StoredBytesDamaged(JOURNAL, f"stream {frame.stream_id:016x}, created twice")
+            self.note_id(frame.stream_id)
             state = created_state(frame)
             state.tail = Position(*frame.initial.start)
             self._logs[state.id] = self._new_log(state)
@@ -244,6 +254,8 @@ class FileStorage:
             log = self._logs[frame.stream_id]
             apply_frame(log.state, frame)
             log.release(log.state.kept)
+            if log.state.snapshot is not None:
+                self.note_id(log.state.snapshot.blob_id)
 
     def _forget(self, log: FileLog) -> None:
         """A stream is gone whole: nothing of it needs to get into files any more."""
@@ -401,7 +413,8 @@ class FileStorage:
         segments = list(self._journal.sealed)
         self._carried = len(segments)
         flushed = self._checkpointer.run(
-            body for segment in segments for body in self._journal.scan_segment(segment)
+            (body for segment in segments for body in self._journal.scan_segment(segment)),
+            self.last_id,
         )
         self._checkpoints_are_sound = True
         return self._catalog.current.applied_lsn, flushed

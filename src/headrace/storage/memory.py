@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
@@ -30,6 +31,9 @@ from headrace.storage.base import (
 )
 from headrace.storage.blobs import Blobs, MemoryBlobs
 from headrace.storage.ranges import FAR, Sought, clip, read_on, seek_messages
+
+_FIRST_ID_MIN: Final = 1 << 61  # past what a clock can lead to
+_RANDOM_BITS: Final = 61
 
 
 class MemoryLog:
@@ -166,6 +170,9 @@ class MemoryStorage:
     def __init__(self) -> None:
         self.blobs: Blobs = MemoryBlobs()
         self.unrecovered: list[Unrecovered] = []
+        # Nothing is remembered of the runs before this one but, in caches, their ETags: a random
+        # place to begin keeps clear of theirs, whatever the clock says.
+        self.last_id = _FIRST_ID_MIN + secrets.randbits(_RANDOM_BITS)
 
     def start(
         self,
@@ -179,6 +186,9 @@ class MemoryStorage:
 
     def take_documents(self) -> dict[str, bytes]:
         return {}
+
+    def note_id(self, id: int) -> None:
+        """What was used elsewhere is as far away as what was used by other runs."""
 
     def new_log(self, state: StreamState, source: Log | None) -> MemoryLog:
         assert source is None or isinstance(source, MemoryLog), "a storage branches its own logs"

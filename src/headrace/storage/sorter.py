@@ -47,6 +47,11 @@ class Sorter:
             places = self._places[stream_id] = array("Q")
         places.append(found_at)
 
+    @property
+    def last_id(self) -> int:
+        """The highest id of a stream that there are frames of."""
+        return max(self._places, default=0)
+
     def include(self, stream_id: int) -> None:
         """A stream that is to be listed though there may be no frames of it."""
         if stream_id not in self._places:

@@ -81,7 +81,8 @@ async def export_directory(directory: Path, target: Path, progress: Progress) ->
             raise StreamSetAside(left_out.name, reason_of(left_out.error))
         documents = storage.take_documents()
         data_bytes = sum(one.state.tail.bytes - _first(one.state).bytes for one in streams)
-        summary = Summary(len(streams), data_bytes, len(documents))
+        last_id = max(storage.last_id, max((one.state.id for one in streams), default=0))
+        summary = Summary(len(streams), data_bytes, len(documents), last_id)
         snapshots = _blob_frames(streams, storage.blobs)
         rest = _all_frames(streams, documents, lambda moved: progress(summary, moved))
         found = chain(snapshots, rest)
@@ -164,6 +165,7 @@ async def _import(reader: ExportReader, source: Path, storage: Storage, progress
     storage.start(ignore, ignore)
     found = list(storage.recover())
     assert not found, "an import makes its directory"
+    storage.note_id(reader.summary.last_id)
     importer = _Importer(storage, source)
     for frame in reader.frames():
         importer.take(frame)

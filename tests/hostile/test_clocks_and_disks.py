@@ -1,0 +1,98 @@
+"""Clocks that are set and disks that are full, read-only or failing: nothing is lost or mixed up.
+
+Each test of a clock runs a real server whose wall clock is set while it runs or between two runs;
+each test of a disk a real file system of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headrace.testing.clock import START_MS
+from headrace.testing.waiting import eventually
+from tests.durability.modes import ALL_MODES, KEPT_MODES, settings
+from tests.hostile.set_clock import SetClockServer
+
+pytestmark = pytest.mark.slow
+
+ROOT = "/v1/stream"
+TEXT = {"content-type": "text/plain"}
+HOUR = 3600
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(mode: str, tmp_path: Path) -> Iterator[SetClockServer]:
+    process = SetClockServer(settings(mode, tmp_path / "data"), tmp_path)
+    process.start()
+    yield process
+    if process.is_running:
+        assert process.stop() == 0, "".join(process.log)
+
+
+def read(server: SetClockServer, path: str, **headers: str) -> httpx.Response:
+    return httpx.get(server.url + path, params={"offset": "-1"}, headers=headers)
+
+
+def verify(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace.cli", "verify", str(directory)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+# -- ids ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ALL_MODES, indirect=True)
+def test_a_stream_made_after_a_restart_with_the_same_clock_has_an_etag_of_its_own(
+    server: SetClockServer, mode: str
+) -> None:
+    """The id of a deleted stream must not come again: a cache would show the old content."""
+    path = f"{ROOT}/page"
+    server.stop_clock(START_MS)
+    server.restart(kill=True)
+    httpx.put(server.url + path, content="first", headers=TEXT)
+    etag = read(server, path).headers["etag"]
+    assert httpx.delete(server.url + path).status_code == 204
+    server.restart(kill=True)
+    httpx.put(server.url + path, content="other", headers=TEXT)
+    again = read(server, path, **{"if-none-match": etag})
+    assert again.status_code == 200
+    assert again.content == b"other"
+    assert again.headers["etag"] != etag
+
+
+@pytest.mark.parametrize("mode", KEPT_MODES, indirect=True)
+def test_restarts_with_ever_earlier_clocks_leave_a_server_that_stays_up(
+    server: SetClockServer, mode: str, tmp_path: Path
+) -> None:
+    kept = f"{ROOT}/kept"
+    httpx.put(server.url + kept, content="kept", headers=TEXT)
+    for life in range(1, 3):
+        for number in range(10):
+            path = f"{server.url}{ROOT}/{life}/{number}"
+            assert httpx.put(path, content=b"x" * 4096, headers=TEXT).status_code == 201
+            assert httpx.delete(path).status_code == 204
+        server.set_clock(-life * DAY)
+        server.restart(kill=True)
+    # Enough for several checkpoints over what the lives before have left.
+    for _ in range(20):
+        assert httpx.post(server.url + kept, content=b"y" * 4096, headers=TEXT).status_code == 204
+    eventually(
+        lambda: mode == "acid" or len(list((tmp_path / "data/journal").glob("segment-*"))) <= 2,
+        "checkpoints have carried the journal over",
+    )
+    assert httpx.get(f"{server.url}/readyz").status_code == 200
+    assert server.stop() == 0, "".join(server.log)
+    found = verify(tmp_path / "data")
+    assert found.returncode == 0, found.stdout
