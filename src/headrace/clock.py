@@ -1,4 +1,9 @@
-"""The only door to time: wall clock for expiry and cursors, monotonic clock for deadlines."""
+"""The only door to time.
+
+The wall clock is for what is a time of day: expires-at, dates, cursors, timestamps. It may be set,
+forward or back, at any moment. What lasts so and so long (sliding TTLs, leases, deadlines) follows
+the monotonic clock, or `SteadyClock`, which reads like the former and runs like the latter.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,17 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
         ...
+
+
+class SteadyClock:
+    """The wall clock as it was when this was made, and from then on as time passes: never set."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
+        self._began_ms = clock.now_ms() - int(clock.monotonic() * 1000)
+
+    def now_ms(self) -> int:
+        return self._began_ms + int(self._monotonic() * 1000)
 
 
 class SystemClock:

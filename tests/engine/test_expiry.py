@@ -216,7 +216,7 @@ def test_a_stream_renewed_often_stands_in_the_queue_once(
         clock.advance(secs=TTL_SECS - 1)
         engine.touch(stream)
         engine.sweep()
-    assert len(engine.expiring) == len(engine.expiring._heap) == 1
+    assert len(engine.expiring) == engine.expiring.entries == 1
 
 
 def test_a_deleted_stream_leaves_the_queue_at_once(engine: Engine, clock: VirtualClock) -> None:
@@ -234,7 +234,7 @@ def test_what_deleted_streams_leave_in_the_queue_is_bounded(engine: Engine) -> N
     for _ in range(3 * STALE_MIN):
         create(engine, "a", SLIDING)
         engine.delete("a", lambda _: None)
-        assert len(engine.expiring._heap) <= 2 * (len(staying) + 1) + STALE_MIN
+        assert engine.expiring.entries <= 2 * (len(staying) + 1) + STALE_MIN
     assert len(engine.expiring) == len(staying)
 
 

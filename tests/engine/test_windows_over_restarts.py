@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.renewals import ROUND_MS
+from headrace.engine.renewals import OLD_PREFIX, PREFIX, ROUND_MS
 from headrace.protocol.expiry import Lifetime
-from headrace.protocol.requests import Create
+from headrace.protocol.requests import Append, Create
 from headrace.storage.base import ignore
 from headrace.testing.clock import VirtualClock
 from tests.durability.modes import DURABLE_MODES, open_storage
@@ -151,5 +152,87 @@ def test_what_was_written_of_a_stream_goes_with_it(server: Server) -> None:
     server.run(2 * ROUND_MS // 1000)
     server.crash()
     server.open()
-    assert set(server.engine.take_documents("renewals/")) == set()
+    assert set(server.engine.take_documents(PREFIX)) == set()
     assert server.engine._renewals._written == {}
+
+
+# -- a wall clock that is set --------------------------------------------------------------------
+
+DAY = 24 * HOUR
+
+
+@pytest.mark.parametrize("secs", [DAY, -DAY], ids=["forward", "back"])
+def test_setting_the_clock_while_the_server_runs_moves_no_window(server: Server, secs: int) -> None:
+    server.create("a")
+    server.run(HOUR // 2)
+    server.clock.step(secs=secs)
+    server.create("b")
+    server.run(HOUR // 2 - ROUND_MS // 1000)
+    assert server.names == {"a", "b"}
+    server.run(ROUND_MS // 1000)
+    assert server.names == {"b"}
+    server.run(HOUR // 2)
+    assert server.names == set()
+
+
+@pytest.mark.parametrize("secs", [DAY, -DAY], ids=["forward", "back"])
+@pytest.mark.parametrize("when", ["before the end", "between two runs"])
+@pytest.mark.parametrize("end", ["stop", "crash"])
+def test_setting_the_clock_about_a_restart_moves_no_window(
+    server: Server, secs: int, when: str, end: str
+) -> None:
+    server.create("a")
+    server.run(HOUR // 2)
+    if when == "before the end":
+        server.clock.step(secs=secs)
+        server.create("b")
+        server.run(ROUND_MS // 1000)
+    getattr(server, end)()
+    if when == "between two runs":
+        server.clock.step(secs=secs)
+    server.open()
+    server.run(HOUR // 2 - 3 * ROUND_MS // 1000)
+    assert server.names >= {"a"}
+    server.run(4 * ROUND_MS // 1000)
+    assert "a" not in server.names
+    server.run(HOUR // 2)
+    assert server.names == set()
+
+
+def test_a_write_after_the_clock_was_set_back_is_not_forgotten(server: Server) -> None:
+    """By the wall clock it was before the round that knows of another use."""
+    server.create("a")
+    server.run(HOUR // 2)
+    server.clock.step(secs=-DAY)
+    server.engine.append(server.engine.find("a"), Append(b"x"), lambda _: None)
+    server.settle()
+    server.crash()
+    server.open()
+    server.run(HOUR - 2 * ROUND_MS // 1000)
+    assert server.names == {"a"}
+
+
+def test_windows_that_were_written_down_by_the_wall_clock_go_on(server: Server) -> None:
+    """A directory of a server that knew no other."""
+    server.create("a")
+    server.create("b")
+    id = server.engine.find("b").state.id
+    now_ms = server.clock.now_ms()
+    read_at_ms = now_ms + HOUR * 500
+    server.engine.keep(
+        {
+            f"{OLD_PREFIX}{id:016x}": msgspec.msgpack.encode(read_at_ms),
+            f"{OLD_PREFIX}alive": msgspec.msgpack.encode(read_at_ms),
+        }
+    )
+    server.settle()
+    server.crash()
+    server.clock.advance(secs=DAY)
+    server.open()
+    server.run(HOUR // 2)
+    assert server.names == {"b"}
+    server.crash()
+    server.open()
+    assert not server.engine.take_documents(OLD_PREFIX)
+    server.run(HOUR // 2)
+    assert server.names == set()

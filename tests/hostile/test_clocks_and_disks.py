@@ -18,6 +18,7 @@ from headrace.testing.clock import START_MS
 from headrace.testing.waiting import eventually
 from tests.durability.modes import ALL_MODES, KEPT_MODES, settings
 from tests.hostile.set_clock import SetClockServer
+from tests.subscriptions.api import Api
 
 pytestmark = pytest.mark.slow
 
@@ -96,3 +97,56 @@ def test_restarts_with_ever_earlier_clocks_leave_a_server_that_stays_up(
     assert server.stop() == 0, "".join(server.log)
     found = verify(tmp_path / "data")
     assert found.returncode == 0, found.stdout
+
+
+# -- clocks that are set -------------------------------------------------------------------------
+
+
+def create(server: SetClockServer, name: str, **headers: str) -> str:
+    path = f"{ROOT}/{name}"
+    answer = httpx.put(server.url + path, content="x", headers={**TEXT, **headers})
+    assert answer.status_code == 201, answer.text
+    return path
+
+
+def answers(server: SetClockServer, path: str, status: int) -> bool:
+    """HEAD is not use: it renews nothing."""
+    return httpx.head(server.url + path).status_code == status
+
+
+@pytest.mark.parametrize("mode", ["memory", "file-durable"], indirect=True)
+def test_setting_the_clock_ends_no_window_and_keeps_none_open(server: SetClockServer) -> None:
+    long = create(server, "long", **{"stream-ttl": str(HOUR)})
+    fixed = create(server, "fixed", **{"stream-expires-at": "2038-01-01T00:00:00Z"})
+    server.set_clock(20 * 365 * DAY)
+    eventually(lambda: answers(server, fixed, 404), "an absolute deadline follows the clock")
+    assert read(server, long).content == b"x"
+    short = create(server, "short", **{"stream-ttl": "1"})
+    server.set_clock(-DAY)
+    eventually(lambda: answers(server, short, 404), "a window ends though the clock was set back")
+    assert read(server, long).content == b"x"
+
+
+@pytest.mark.parametrize("mode", ["file-durable"], indirect=True)
+@pytest.mark.parametrize("when", ["while it runs", "at a restart"])
+def test_a_lease_runs_out_though_the_clock_was_set_back(server: SetClockServer, when: str) -> None:
+    with httpx.Client(base_url=server.url) as client:
+        api = Api(client)
+        api.create("wake")
+        api.create("a")
+        id = api.pull_wake("wake", streams=["a", "b"], lease_ttl_ms=1000)
+        api.append("a", {"n": 1})
+        api.claim(id, "first")
+        server.set_clock(-DAY)
+        if when == "while it runs":
+            # Whatever happens to a subscription sets its timer again.
+            assert client.delete(f"{api.url(id)}/streams/b").status_code == 204
+    if when == "at a restart":
+        server.restart(kill=True)
+    with httpx.Client(base_url=server.url) as client:
+        again = Api(client)
+        eventually(
+            lambda: again.post(id, "claim", worker="second").status_code == 200,
+            "the lease of the first has run out",
+            secs=30,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.protocol.expiry import FOREVER, Lifetime
+from headrace.protocol.expiry import FOREVER, Lifetime, Moment
 
 SLIDING = Lifetime(ttl_secs=10)
 FIXED = Lifetime(expires_at_ms=50_000)
@@ -25,12 +25,12 @@ def test_only_a_sliding_window_moves_with_use(
 def test_a_stream_is_over_at_its_deadline_and_not_before(lifetime: Lifetime) -> None:
     deadline_ms = lifetime.deadline_ms(0)
     assert deadline_ms is not None
-    assert lifetime.is_over(0, deadline_ms)
-    assert not lifetime.is_over(0, deadline_ms - 1)
+    assert lifetime.is_over(0, Moment(deadline_ms, deadline_ms))
+    assert not lifetime.is_over(0, Moment(deadline_ms - 1, deadline_ms - 1))
 
 
 def test_what_lives_for_ever_is_never_over() -> None:
-    assert not FOREVER.is_over(0, 10**18)
+    assert not FOREVER.is_over(0, Moment(10**18, 10**18))
 
 
 @pytest.mark.parametrize(

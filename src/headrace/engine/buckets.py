@@ -199,7 +199,7 @@ class Buckets:
         return {bucket.id: len(bucket.ids) - over[bucket.id] for bucket in self}
 
     def _expired(self) -> Iterator[Stream]:
-        return self._engine.expiring.over(self._engine.clock.now_ms())
+        return self._engine.expiring.over(self._engine.now())
 
     def _over(self, bucket: Bucket) -> Iterator[Stream]:
         """Streams of a bucket whose time is over, and that are still among its ids."""
@@ -218,7 +218,7 @@ class Buckets:
         return Page(found[:limit], len(found) > limit)
 
     def _listed(self, bucket: Bucket, prefix: str, after: str) -> Iterator[Stream]:
-        now_ms = self._engine.clock.now_ms()
+        now = self._engine.now()
         ids = (
             bucket.ids.after(after) if after >= prefix else bucket.ids.after(prefix, inclusive=True)
         )
@@ -226,7 +226,7 @@ class Buckets:
             if not stream_id.startswith(prefix):
                 return
             stream = self._known(stream_name(bucket.id, stream_id))
-            if stream is not None and not stream.is_expired(now_ms):
+            if stream is not None and not stream.is_expired(now):
                 yield stream
 
     def _known(self, name: str) -> Stream | None:

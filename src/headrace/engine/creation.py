@@ -134,8 +134,7 @@ class Creation:
     ) -> None:
         engine = self._engine
         in_bucket = buckets.is_bucketed(name)
-        if in_bucket:
-            engine.buckets.find(buckets.ids_of(name)[0])
+        feed = engine.buckets.find(buckets.ids_of(name)[0]).feed if in_bucket else None
         if len(engine.streams) > engine.bounds.streams_max:
             raise Overloaded("streams", engine.bounds.streams_max)
         engine.check_writable()
@@ -150,7 +149,8 @@ class Creation:
         if source is not None:
             source.add_fork(stream)
             engine.space.tell_sources(stream)
-        apply_append(state, initial, state.created_at_ms, engine.limits)
+        apply_append(state, initial, engine.write_ms(feed), engine.limits)
+        engine.touch(stream)
         engine.expiring.add(stream)
         change = Created(state, initial)
         created = Confirmed(state, initial.end, initial.closes, created=True)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.clock import Clock
+from headrace.clock import Clock, SteadyClock
 from headrace.engine import renewals
 from headrace.engine.buckets import Buckets
 from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
@@ -39,7 +39,7 @@ from headrace.errors import (
 from headrace.faults import hand_over, internal_fault, tell
 from headrace.limits import Limits
 from headrace.protocol.buckets import is_bucketed, is_own
-from headrace.protocol.expiry import FOREVER
+from headrace.protocol.expiry import FOREVER, Moment
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, Position
 from headrace.protocol.requests import Append, Create
@@ -103,6 +103,7 @@ class Engine:
         bounds: Bounds | None = None,
     ) -> None:
         self.clock = clock
+        self.steady = SteadyClock(clock)
         self.limits = limits or Limits()
         self.bounds = bounds or Bounds()
         self.streams: dict[str, Stream] = {}
@@ -128,8 +129,12 @@ class Engine:
         storage.start(self._committed, self._commit_failed)
         recovered = self._recover()
         self._documents = storage.take_documents()
-        self._renewals = Renewals(self.expiring, storage)
-        self._renewals.resume(self.take_documents(renewals.PREFIX), clock.now_ms(), self.aside.ids)
+        self._renewals = Renewals(self.expiring, storage, self.steady)
+        self._renewals.resume(
+            self.take_documents(renewals.PREFIX),
+            self.take_documents(renewals.OLD_PREFIX),
+            self.aside.ids,
+        )
         self.removal.finish()
         self.buckets.recover()
         self.snapshots.recover()
@@ -210,7 +215,7 @@ class Engine:
             if self.removal.is_let_go(stream):
                 return self.find(name)
             raise StreamDeleted(name)
-        if state.config.lifetime is not FOREVER and stream.is_expired(self.clock.now_ms()):
+        if state.config.lifetime is not FOREVER and stream.is_expired(self.now()):
             self.removal.expire(stream)
             return self.find(name)
         return stream
@@ -237,7 +242,20 @@ class Engine:
     def touch(self, stream: Stream) -> None:
         """A read or write happened: a sliding TTL starts again."""
         if stream.state.config.lifetime is not FOREVER:
-            stream.state.touched_ms = self.clock.now_ms()
+            stream.state.touched_ms = self.steady.now_ms()
+
+    def now(self) -> Moment:
+        """By which clock a stream's time is over depends on what it was created with."""
+        return Moment(self.clock.now_ms(), self.steady.now_ms())
+
+    def write_ms(self, feed: Feed | None) -> int:
+        """When a write happens; in a bucket, never before what its feed has told already.
+
+        After a crash a feed goes by these times to find what it did not tell: a clock that was set
+        back must not hide a change from it.
+        """
+        now_ms = self.clock.now_ms()
+        return now_ms if feed is None else max(now_ms, feed.stream.state.written_ms)
 
     @property
     def write_refusal(self) -> HeadraceError | None:
@@ -288,7 +306,12 @@ class Engine:
             reply(self.storage.refusal)
             return
         self.stored_bytes = stored_bytes
-        apply_append(state, outcome, self.clock.now_ms(), limits)
+        feed = stream.feed
+        apply_append(
+            state, outcome, self.clock.now_ms() if feed is None else self.write_ms(feed), limits
+        )
+        if state.config.lifetime is not FOREVER:
+            state.touched_ms = self.steady.now_ms()
         self.storage.commit(stream.log, outcome, (stream, outcome, reply))
 
     def _committed(self, entries: Sequence[Entry]) -> None:
@@ -424,7 +447,7 @@ class Engine:
         self.reader_count += 1
 
     def detach_reader(self, stream: Stream, reader: TailListener) -> None:
-        stream.detach_reader(reader, self.clock.now_ms())
+        stream.detach_reader(reader, self.steady.now_ms())
         self.reader_count -= 1
 
     # -- ending ----------------------------------------------------------------------------
@@ -444,13 +467,13 @@ class Engine:
         if self.slices.wake is not None and not self._is_expiring and self._is_more_over():
             self._is_expiring = True
             self.slices.add(self._expire_on)
-        self._renewals.tick(self.clock.now_ms())
+        self._renewals.tick()
         self.feeds.flush()
         self.storage.tick()
         return count
 
     def expire(self, streams_max: int) -> int:
-        over = self.expiring.pop_over(self.clock.now_ms(), streams_max)
+        over = self.expiring.pop_over(self.now(), streams_max)
         for stream in over:
             self.removal.expire(stream)
         return len(over)
@@ -461,7 +484,7 @@ class Engine:
         return self._is_expiring
 
     def _is_more_over(self) -> bool:
-        return self.expiring.is_due(self.clock.now_ms())
+        return self.expiring.is_due(self.now())
 
     def _registry_stream(self) -> Stream:
         stream = self.streams.get(REGISTRY_NAME)
@@ -473,5 +496,5 @@ class Engine:
 
     def close(self) -> None:
         """An orderly end, after which nothing is forgotten and little has to be recovered."""
-        self._renewals.finish(self.clock.now_ms())
+        self._renewals.finish()
         self.storage.close()

@@ -1,7 +1,8 @@
-"""Which streams may have expired: a heap of deadlines that tolerates renewals.
+"""Which streams may have expired: heaps of deadlines that tolerate renewals.
 
-A renewal does not touch the heap. A stream that comes up with a later deadline goes back in; one
-that was removed leaves only its number behind, until that comes up or there are too many.
+A renewal does not touch its heap. A stream that comes up with a later deadline goes back in; one
+that was removed leaves only its number behind, until that comes up or there are too many. Windows
+end by the steady clock and absolute deadlines by the wall clock, so there is a heap for each.
 """
 
 from __future__ import annotations
@@ -10,17 +11,27 @@ import heapq
 from collections.abc import Iterator
 
 from headrace.engine.tails import Stream
+from headrace.protocol.expiry import Moment
 
 STALE_MIN = 1000  # below this a rebuild costs more than it saves
+
+Heap = list[tuple[int, int]]
+"""Deadlines, and the ids of the streams they are of."""
 
 
 class ExpiryQueue:
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
+        self._windows: Heap = []
+        self._absolute: Heap = []
         self._streams: dict[int, Stream] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    @property
+    def entries(self) -> int:
+        """How many deadlines are kept, those of streams that are gone included."""
+        return len(self._windows) + len(self._absolute)
 
     def get(self, stream_id: int) -> Stream | None:
         return self._streams.get(stream_id)
@@ -31,42 +42,68 @@ class ExpiryQueue:
 
     def add(self, stream: Stream) -> None:
         state = stream.state
-        deadline_ms = state.config.lifetime.deadline_ms(state.touched_ms)
+        lifetime = state.config.lifetime
+        deadline_ms = lifetime.deadline_ms(state.touched_ms)
         if deadline_ms is not None:
             self._streams[state.id] = stream
-            heapq.heappush(self._heap, (deadline_ms, state.id))
+            heap = self._absolute if lifetime.ttl_secs is None else self._windows
+            heapq.heappush(heap, (deadline_ms, state.id))
 
     def discard(self, stream: Stream) -> None:
         self._streams.pop(stream.state.id, None)
-        if len(self._heap) > 2 * len(self._streams) + STALE_MIN:
-            self._heap = [entry for entry in self._heap if entry[1] in self._streams]
-            heapq.heapify(self._heap)
+        if self.entries > 2 * len(self._streams) + STALE_MIN:
+            for heap in (self._windows, self._absolute):
+                heap[:] = [entry for entry in heap if entry[1] in self._streams]
+                heapq.heapify(heap)
 
-    def over(self, now_ms: int) -> Iterator[Stream]:
+    def rebuild(self) -> None:
+        """Windows were given other beginnings, perhaps earlier ones: put them in order again."""
+        streams = self.sliding()
+        self._windows.clear()
+        for stream in streams:
+            self.add(stream)
+
+    def over(self, now: Moment) -> Iterator[Stream]:
         """The streams whose time is over and that nobody has removed yet: costs as many steps."""
-        heap, places = self._heap, [0]
+        yield from self._over(self._windows, now.steady_ms, now)
+        yield from self._over(self._absolute, now.wall_ms, now)
+
+    def _over(self, heap: Heap, now_ms: int, now: Moment) -> Iterator[Stream]:
+        places = [0]
         while places:
             place = places.pop()
             if place < len(heap) and heap[place][0] <= now_ms:
                 places += (2 * place + 1, 2 * place + 2)
                 stream = self._streams.get(heap[place][1])
-                if stream is not None and stream.is_expired(now_ms):
+                if stream is not None and stream.is_expired(now):
                     yield stream
 
-    def is_due(self, now_ms: int) -> bool:
+    def is_due(self, now: Moment) -> bool:
         """Whether `pop_over` has something to look at."""
-        return bool(self._heap) and self._heap[0][0] <= now_ms
+        return _is_due(self._windows, now.steady_ms) or _is_due(self._absolute, now.wall_ms)
 
-    def pop_over(self, now_ms: int, streams_max: int) -> list[Stream]:
+    def pop_over(self, now: Moment, streams_max: int) -> list[Stream]:
         """Those whose time is over of up to `streams_max` streams that may be."""
+        over, looked_at = self._pop_over(self._windows, now.steady_ms, now, streams_max)
+        more, _ = self._pop_over(self._absolute, now.wall_ms, now, streams_max - looked_at)
+        return over + more
+
+    def _pop_over(
+        self, heap: Heap, now_ms: int, now: Moment, streams_max: int
+    ) -> tuple[list[Stream], int]:
+        """And how many of them were looked at."""
         over: list[Stream] = []
         renewed: list[Stream] = []
-        while self.is_due(now_ms) and len(over) + len(renewed) < streams_max:
-            stream = self._streams.pop(heapq.heappop(self._heap)[1], None)
+        while _is_due(heap, now_ms) and len(over) + len(renewed) < streams_max:
+            stream = self._streams.pop(heapq.heappop(heap)[1], None)
             if stream is not None:
-                (over if stream.is_expired(now_ms) else renewed).append(stream)
+                (over if stream.is_expired(now) else renewed).append(stream)
         for stream in renewed:
             if stream.readers:
-                stream.state.touched_ms = now_ms
+                stream.state.touched_ms = now.steady_ms
             self.add(stream)
-        return over
+        return over, len(over) + len(renewed)
+
+
+def _is_due(heap: Heap, now_ms: int) -> bool:
+    return bool(heap) and heap[0][0] <= now_ms

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.engine.tails import Stream
 from headrace.protocol.buckets import is_bucketed, is_own
+from headrace.protocol.expiry import Moment
 from headrace.storage.base import Change, Removed, ignore
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Removal:
         With very many of them it is not until the sweep has taken most away: no request pays for
         all of it.
         """
-        expired = _all_expired(stream, self._engine.clock.now_ms())
+        expired = _all_expired(stream, self._engine.now())
         for fork in expired:
             if not fork.state.deleted:
                 self.expire(fork)
@@ -119,7 +120,7 @@ class Removal:
                 self._engine.storage.commit(left.log, change, None)
 
 
-def _all_expired(stream: Stream, now_ms: int) -> list[Stream]:
+def _all_expired(stream: Stream, now: Moment) -> list[Stream]:
     """The forks of a stream and theirs, those further down first; none if any is still needed."""
     found: list[Stream] = []
     pending = [stream]
@@ -128,7 +129,7 @@ def _all_expired(stream: Stream, now_ms: int) -> list[Stream]:
         if source.forks != len(source.branches or ()):
             return []  # a fork that could not be recovered may still need it
         for fork in source.branches or ():
-            is_live = not fork.state.deleted and not fork.is_expired(now_ms)
+            is_live = not fork.state.deleted and not fork.is_expired(now)
             if is_live or len(found) == LET_GO_AT_ONCE_MAX:
                 return []
             found.append(fork)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.engine.branches import Branches
 from headrace.errors import HeadraceError
+from headrace.protocol.expiry import Moment
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Snapshot, StreamState
 from headrace.storage.base import Log
@@ -110,10 +111,10 @@ class Stream:
             self.readers = {}
         self.readers[reader] = None
 
-    def detach_reader(self, reader: TailListener, now_ms: int) -> None:
+    def detach_reader(self, reader: TailListener, steady_ms: int) -> None:
         """Reading went on until now, so the sliding TTL starts again from here."""
         self.readers = _without(self.readers, reader)
-        self.state.touched_ms = max(self.state.touched_ms, now_ms)
+        self.state.touched_ms = max(self.state.touched_ms, steady_ms)
 
     def attach_watcher(self, watcher: TailListener) -> None:
         if self.watchers is None:
@@ -127,9 +128,9 @@ class Stream:
         """A copy, because a listener may detach while it is being called."""
         return [*(self.readers or ()), *(self.watchers or ())]
 
-    def is_expired(self, now_ms: int) -> bool:
+    def is_expired(self, now: Moment) -> bool:
         state = self.state
-        if not state.is_expired(now_ms):
+        if not state.is_expired(now):
             return False
         return not (self.readers and state.config.lifetime.ttl_secs)
 

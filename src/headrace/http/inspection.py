@@ -137,13 +137,24 @@ class Inspection:
             # A sliding TTL does not run while live readers are attached.
             "expires_at_ms": None
             if lifetime.ttl_secs is not None and stream.readers
-            else lifetime.deadline_ms(state.touched_ms),
+            else self._expires_at_ms(stream),
             "live_readers": len(stream.readers or ()),
             "forked_from": None
             if fork is None
             else {"stream": fork.request.source, "offset": fork.point.token()},
             "fork_count": stream.forks,
         }
+
+    def _expires_at_ms(self, stream: Stream) -> int | None:
+        """By the clock that people read, as it stands now."""
+        now, state = self._engine.now(), stream.state
+        lifetime = state.config.lifetime
+        deadline_ms = lifetime.deadline_ms(state.touched_ms)
+        if deadline_ms is None or lifetime.ttl_secs is None:
+            return deadline_ms
+        # Whole seconds: the two clocks are not read in the same instant, and who looks twice is
+        # not to see a deadline move.
+        return deadline_ms + round((now.wall_ms - now.steady_ms) / 1000) * 1000
 
     def _one(self, stream: Stream) -> Document:
         state = stream.state

@@ -8,6 +8,7 @@ from headrace.engine.tails import Stream
 from headrace.http.exchange import Request
 from headrace.protocol import caching, responses
 from headrace.protocol import framed as frames
+from headrace.protocol.expiry import FOREVER
 from headrace.protocol.responses import Response
 
 
@@ -67,5 +68,5 @@ def tail_response(stream: Stream) -> Response:
 
 def _lifetime_left_ms(engine: Engine, stream: Stream) -> int | None:
     state = stream.state
-    deadline_ms = state.config.lifetime.deadline_ms(state.touched_ms)
-    return None if deadline_ms is None else deadline_ms - engine.clock.now_ms()
+    lifetime = state.config.lifetime
+    return None if lifetime is FOREVER else lifetime.left_ms(state.touched_ms, engine.now())

@@ -21,7 +21,7 @@ from headrace.errors import (
 )
 from headrace.limits import Limits
 from headrace.protocol import producers
-from headrace.protocol.expiry import FOREVER, Lifetime
+from headrace.protocol.expiry import FOREVER, Lifetime, Moment
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON, media_type
 from headrace.protocol.json_mode import log_form
 from headrace.protocol.offsets import START, Position, advance
@@ -104,9 +104,9 @@ class StreamState:
         """Whether SSE carries this stream as text rather than base64."""
         return self.is_json or self.media_type.startswith("text/")
 
-    def is_expired(self, now_ms: int) -> bool:
+    def is_expired(self, now: Moment) -> bool:
         lifetime = self.config.lifetime
-        return lifetime is not FOREVER and lifetime.is_over(self.touched_ms, now_ms)
+        return lifetime is not FOREVER and lifetime.is_over(self.touched_ms, now)
 
 
 class Appended:
@@ -225,7 +225,7 @@ def _decide_on_closed(
 def apply_append(state: StreamState, change: Appended, now_ms: int, limits: Limits) -> None:
     end = change.end
     state.tail = end
-    state.touched_ms = state.written_ms = now_ms
+    state.written_ms = now_ms
     if change.stream_seq is not None:
         state.stream_seq = change.stream_seq
     if change.producer is not None:

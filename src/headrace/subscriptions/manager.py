@@ -168,7 +168,7 @@ class SubscriptionManager:
     def claim(self, id: str, worker: str) -> dict[str, Any]:
         member = self._find(id, Kind.PULL_WAKE)
         subscription = member.subscription
-        now_ms = self._engine.clock.now_ms()
+        now_ms = self._engine.steady.now_ms()
         decision = model.decide_claim(subscription, worker, new_wake_id(), now_ms)
         self._wakes.carry_out(member, decision)
         wake = subscription.delivery.wake
@@ -180,7 +180,7 @@ class SubscriptionManager:
         """A callback (webhook) or an ack (pull-wake)."""
         member = self._find(id, kind)
         subscription = member.subscription
-        now_ms = self._engine.clock.now_ms()
+        now_ms = self._engine.steady.now_ms()
         generation = self._tokens.generation(token, id, now_ms)
         decision = model.decide_answer(subscription, answer, generation, now_ms, self._is_boundary)
         self._wakes.carry_out(member, decision)
@@ -188,7 +188,7 @@ class SubscriptionManager:
 
     def release(self, id: str, token: str, answer: Answer) -> None:
         member = self._find(id, Kind.PULL_WAKE)
-        generation = self._tokens.generation(token, id, self._engine.clock.now_ms())
+        generation = self._tokens.generation(token, id, self._engine.steady.now_ms())
         self._wakes.carry_out(member, model.decide_release(member.subscription, answer, generation))
 
     def jwks(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Membership:
     def enrol(self, subscription: Subscription) -> Member:
         """Put a new subscription in place: everything that exists counts as read."""
         member = Member(subscription, self)
-        now_ms = self._engine.clock.now_ms()
+        now = self._engine.now()
         matching: list[Stream] = []
         if member.glob is not None:
             matches = member.glob.matches
@@ -79,7 +79,7 @@ class Membership:
                 if not is_bucketed(name)
                 and matches(name)
                 and not stream.state.deleted
-                and not stream.is_expired(now_ms)
+                and not stream.is_expired(now)
             ]
         self._reserve(len(matching) + len(subscription.config.streams))
         self.add(member, subscription.config.streams)

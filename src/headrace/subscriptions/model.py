@@ -326,6 +326,14 @@ def backoff_ms(attempts: int, chance: float) -> int:
     return round(base * (1 + RETRY_JITTER * (2 * chance - 1)))
 
 
+def longest_wait_ms(subscription: Subscription) -> int:
+    """What is under way, a lease or the wait for another attempt, lasts no longer."""
+    wake = subscription.delivery.wake
+    if wake is not None and wake.lease_until_ms is not None:
+        return subscription.config.lease_ttl_ms
+    return round(RETRY_MS_MAX * (1 + RETRY_JITTER))
+
+
 # -- workers -----------------------------------------------------------------------------------
 
 

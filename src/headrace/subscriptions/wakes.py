@@ -123,7 +123,7 @@ class Wakes:
         if wake is not None and wake.holder is None:
             if wake.lease_until_ms is not None:
                 # The webhook was under way when the process ended, and nobody heard the answer.
-                now_ms = self._engine.clock.now_ms()
+                now_ms = self._engine.steady.now_ms()
                 step = model.decide_failed(subscription, wake.id, now_ms, random.random())
                 self.carry_out(member, step)
                 return
@@ -157,9 +157,12 @@ class Wakes:
         self._disarm(member)
         due_at_ms = member.subscription.due_at_ms
         if due_at_ms is not None and not self._stopped:
-            delay_secs = max(0, due_at_ms - self._engine.clock.now_ms()) / 1000
+            left_ms = due_at_ms - self._engine.steady.now_ms()
+            # Of an earlier run the wall clock may have been another: no wait is longer than it
+            # was when it began.
+            delay_ms = min(max(0, left_ms), model.longest_wait_ms(member.subscription))
             self._timers[member] = self._loop.call_later(
-                delay_secs, self._guarded, self._on_timer, member
+                delay_ms / 1000, self._guarded, self._on_timer, member
             )
 
     def _disarm(self, member: Member) -> None:
@@ -168,7 +171,7 @@ class Wakes:
             timer.cancel()
 
     def _on_timer(self, member: Member) -> None:
-        """The timer is the truth: the wall clock may have been set since it was armed."""
+        """The timer is the truth: what it was armed by may be of another run, and its clock."""
         del self._timers[member]
         subscription = member.subscription
         wake = subscription.delivery.wake
@@ -176,7 +179,7 @@ class Wakes:
         if wake.lease_until_ms is None:
             self._posts.enqueue(member, repeat=True)
             return
-        now_ms = self._engine.clock.now_ms()
+        now_ms = self._engine.steady.now_ms()
         self.carry_out(member, model.decide_expiry(subscription, now_ms, random.random()))
 
     # -- waking ----------------------------------------------------------------------------
@@ -257,7 +260,7 @@ class Wakes:
 
     def _prepare(self, member: Member) -> Outgoing | None:
         subscription = member.subscription
-        now_ms = self._engine.clock.now_ms()
+        now_ms = self._engine.steady.now_ms()
         step = model.decide_attempt(subscription, now_ms)
         if step is None:
             return None
@@ -271,7 +274,7 @@ class Wakes:
         callback_url = pen.urls.callback(subscription)
         body = orjson.dumps(documents.webhook_body(subscription, wake, callback_url, token))
         lease_secs = subscription.config.lease_ttl_ms / 1000
-        signature = pen.key.signature(body, now_ms)
+        signature = pen.key.signature(body, self._engine.clock.now_ms())
         return Outgoing(wake.id, url, signature, body, min(self._timeout_secs, lease_secs))
 
     def _finish(self, member: Member, outgoing: Outgoing, result: Delivered | Failed) -> None:
@@ -283,7 +286,7 @@ class Wakes:
             self.deliveries["failed"] += 1
             facts = {"subscription": subscription.id, "reason": result.reason}
             logger.warning("a webhook was not delivered", extra=facts)
-            now_ms = self._engine.clock.now_ms()
+            now_ms = self._engine.steady.now_ms()
             step = model.decide_failed(subscription, outgoing.wake_id, now_ms, random.random())
         self.carry_out(member, step)
 

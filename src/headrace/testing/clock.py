@@ -6,7 +6,7 @@ START_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 
 
 class VirtualClock:
-    """A `headrace.clock.Clock` whose two readings move together, and only by `advance`."""
+    """A `headrace.clock.Clock` that moves only by `advance`, and whose wall clock can be set."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._now_ms = now_ms
@@ -17,6 +17,10 @@ class VirtualClock:
 
     def monotonic(self) -> float:
         return self._elapsed_ms / 1000
+
+    def step(self, *, secs: int = 0, ms: int = 0) -> None:
+        """Somebody sets the wall clock, forward or back; no time passes."""
+        self._now_ms += secs * 1000 + ms
 
     def advance(self, *, secs: int = 0, ms: int = 0) -> None:
         assert min(secs, ms) >= 0, "time does not go back"
