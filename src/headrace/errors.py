@@ -12,7 +12,7 @@ a person can act on (`detail`). Status codes and wire form belong to `protocol.r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -575,17 +575,30 @@ class CommitFailed(Indeterminate):
 
 
 @dataclass(eq=False)
-class InsufficientStorage(Unavailable):
-    free_bytes: int
-    reserve_bytes: int
-    retry_after_secs: int = 5
+class CommitDelayed(Indeterminate):
+    """There was no room left to write an append down that had been accepted."""
 
     @property
     def detail(self) -> str:
         return (
-            f"The disk is full: {self.free_bytes} bytes are free and {self.reserve_bytes} are "
-            "kept in reserve. Reads and deletes go on; make room to write again."
+            "The disk is full, and this could not be written yet: it will be when there is room, "
+            "unless the server stops before. Retry with producer headers."
         )
+
+
+@dataclass(eq=False)
+class InsufficientStorage(Unavailable):
+    free_bytes: int
+    reserve_bytes: int
+    retry_after_secs: int = 5
+    is_stuck: bool = field(default=False, repr=False)  # not even a delete can be written down
+
+    @property
+    def detail(self) -> str:
+        full = f"The disk is full: {self.free_bytes} bytes are free and {self.reserve_bytes} are "
+        if self.is_stuck:
+            return full + "needed. Reads go on; make room to write and delete again."
+        return full + "kept in reserve. Reads and deletes go on; make room to write again."
 
 
 @dataclass(eq=False)

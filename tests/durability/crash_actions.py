@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,13 @@ def do_fork(machine: Machine, name: str) -> None:
     source = machine.random.choice(BUCKETED if name in BUCKETED else NAMES)
     request = ForkRequest(source, None, machine.random.choice((0, 0, 1, 3)))
     machine.create(name, Create(fork=request), source)
+
+
+def do_chain(machine: Machine, name: str) -> None:
+    """A chain of forks, each of the one before it, on one of which the next chain may go on."""
+    names = machine.random.sample(NAMES, len(NAMES))
+    for source, fork in pairwise(names):
+        machine.create(fork, Create(fork=ForkRequest(source, None, 0)), source)
 
 
 def do_close(machine: Machine, name: str) -> None:
@@ -168,6 +176,7 @@ STREAM_ACTIONS: Sequence[tuple[int, Action]] = [
     (12, do_sweep),
     (1, do_wait),
 ]
+TROUBLED_ACTIONS: Sequence[tuple[int, Action]] = [(6, do_chain)]
 ACTIONS: Sequence[tuple[int, Action]] = [
     *STREAM_ACTIONS,
     (8, do_publish),
@@ -197,7 +206,8 @@ def stream_action(machine: Machine) -> None:
 
 
 def any_action(machine: Machine) -> None:
-    act = _choose(machine.random, ACTIONS)
+    more = TROUBLED_ACTIONS if machine.trouble is not None else []
+    act = _choose(machine.random, [*ACTIONS, *more])
     name = machine.random.choice(BUCKETED if act is do_publish else NAMES + BUCKETED)
     if name in BUCKETED and f"/{BUCKET}" not in machine.engine.streams:
         machine.create_bucket(BUCKET)

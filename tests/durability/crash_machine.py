@@ -15,15 +15,34 @@ from typing import Any
 
 from headrace.engine import engine, registry
 from headrace.engine.buckets import Bucket
+from headrace.engine.creation import Confirmed
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk
-from headrace.errors import BucketNotEmpty, CommitFailed, Corrupt, HeadraceError, Unavailable
+from headrace.errors import (
+    BucketNotEmpty,
+    CommitDelayed,
+    CommitFailed,
+    Corrupt,
+    HeadraceError,
+    InsufficientStorage,
+    StorageFailed,
+    Unavailable,
+)
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import Appended, Snapshot, StreamState
-from headrace.storage import catalog, checkpoint, file_log, frames, packing, packs, stream_files
+from headrace.storage import (
+    ballast,
+    catalog,
+    checkpoint,
+    file_log,
+    frames,
+    packing,
+    packs,
+    stream_files,
+)
 from headrace.storage.base import (
     Change,
     Created,
@@ -51,6 +70,11 @@ LIMITS = Limits(
 SEGMENT_BYTES = [700, 1500, 4000]
 _KEY = SigningKey.generate()
 _wake_ids = Random()
+
+
+# A day and an hour, both ways: past every window and lease, and what a zone's mistake makes.
+CLOCK_STEPS_SECS = [86_400, -86_400, 3_600, -3_600]
+NOTHING_CERTAIN = (CommitDelayed, CommitFailed, Unavailable, Corrupt, BucketNotEmpty)
 
 
 class Violation(AssertionError):
@@ -81,6 +105,7 @@ def small_windows() -> Iterator[None]:
         (ledger, "new_token_key", lambda: bytes(32)),
         (wakes, "new_wake_id", _new_wake_id),
         (engine, "run_distance", lambda: 0),
+        (ballast, "BALLAST_BYTES", 64),
         (manager, "new_wake_id", _new_wake_id),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in sizes]
@@ -159,6 +184,8 @@ class WitnessedStorage(FileStorage):
 
     witness: Witness
     recovered: Callable[[Model], None]
+    used_ids: set[int]
+    """Of all streams that clients can have known, in this life and in those before."""
 
     def recover(self) -> Iterable[Recovered]:
         recovered = list(super().recover())
@@ -169,6 +196,8 @@ class WitnessedStorage(FileStorage):
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, FileLog), "a storage commits to its own logs"
+        if isinstance(change, Created) and log.state.id in self.used_ids:
+            raise Violation(f"{log.state.name} has the id of a stream that was there before")
         self.witness.note(log.state, change)
         super().commit(log, change, entry)
 
@@ -180,8 +209,18 @@ class WitnessedStorage(FileStorage):
 class Machine:
     """A computer with one disk, on which one server lives again and again."""
 
-    def __init__(self, seed: int, *, sync: bool = True, streams_only: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        sync: bool = True,
+        streams_only: bool = False,
+        is_troubled: bool = False,
+    ) -> None:
+        """`is_troubled`: somebody sets the clock now and then, and fills the disk."""
         self.random = Random(seed)
+        self.trouble = Random(seed + 2) if is_troubled else None
+        self.used_ids: set[int] = set()
         self.disk = SimulatedDisk(Random(seed + 1))
         self.clock = VirtualClock()
         self.witness = Witness(Model(LIMITS))
@@ -198,6 +237,8 @@ class Machine:
         self.loop = SimulatedLoop(self.random)
         self.unanswered = 0
         self.clock.advance(ms=50)
+        if self.trouble is not None and self.trouble.random() < 0.5:
+            self.clock.step(secs=self.trouble.choice(CLOCK_STEPS_SECS))
         storage = WitnessedStorage(
             self.disk,
             LIMITS,
@@ -209,8 +250,10 @@ class Machine:
 
         def recovered(model: Model) -> None:
             self.witness = storage.witness = Witness(model)
+            self.used_ids.update(model.streams)
 
         storage.witness, storage.recovered = self.witness, recovered
+        storage.used_ids = self.used_ids
         self.storage = storage
         self.engine = Engine(storage, self.clock, LIMITS)
         self.engine.slices.wake = lambda: None  # so that a crash may come between two slices
@@ -242,8 +285,10 @@ class Machine:
         def reply(outcome: Any) -> None:
             self.unanswered -= 1
             self.answers.append((name, outcome))
-            if isinstance(outcome, CommitFailed | Unavailable | Corrupt | BucketNotEmpty):
+            if isinstance(outcome, NOTHING_CERTAIN):
                 return  # it says nothing of what is durable
+            if isinstance(outcome, Confirmed):
+                self.used_ids.add(outcome.state.id)
             self.witness.rest_on(max(rests_on))
             # These are decided anew when something they wait for is done.
             if isinstance(outcome, Snapshot):
@@ -346,14 +391,29 @@ class Machine:
     def step(self) -> None:
         """One thing a client does, and some of what the machine does meanwhile."""
         self.clock.advance(ms=self.random.randrange(1, 60))
+        if self.trouble is not None:
+            self._make_trouble(self.trouble)
         (stream_action if self._streams_only else any_action)(self)
         for _ in range(self.random.choice((0, 1, 3, 8))):
             self.loop.step()
         if self.random.random() < 0.1:
             self.loop.run()
 
+    def _make_trouble(self, random: Random) -> None:
+        chance = random.random()
+        if chance < 0.02:
+            self.clock.step(secs=random.choice(CLOCK_STEPS_SECS))
+        elif chance < 0.10:
+            # Somebody else fills the disk, to the last byte or nearly, or makes room again.
+            self.disk.room_bytes = random.choice((0, 0, 64, 300, 2000, None, None))
+
     def finish(self) -> None:
         """Let everything be answered, and stop as a server does that was told to."""
+        if self.trouble is not None:
+            self.disk.room_bytes = None
+            for _ in range(40):  # what met a full disk is tried again, a checkpoint less often
+                self.engine.sweep()
+                self.loop.run()
         self.loop.run()
         if self.unanswered or self.loop.errors:
             raise Violation(f"{self.unanswered} without an answer; {self.loop.errors}")
@@ -380,8 +440,13 @@ def live(machine: Machine, steps: int, crash_within: int) -> None:
             machine.step()
         if random.random() < 0.3:
             machine.finish()
+        if isinstance(machine.storage.refusal, StorageFailed):
+            raise Violation("the server ended though nothing had failed for good")
     except PowerLost:
         pass
+    except InsufficientStorage as refusal:
+        if machine.used_ids:
+            raise Violation(f"a start was refused: {refusal}") from refusal
     if random.random() < 0.5:
         disk.cut_power()
     else:
@@ -395,11 +460,13 @@ def run_seed(
     crash_within: int = 200,
     *,
     streams_only: bool = False,
+    is_troubled: bool = False,
 ) -> Machine:
     """Lives of one machine, and a last look at what it holds; raises Violation."""
-    machine = Machine(seed, streams_only=streams_only)
+    machine = Machine(seed, streams_only=streams_only, is_troubled=is_troubled)
     for _ in range(lives):
         live(machine, steps, crash_within)
+    machine.disk.room_bytes = None
     machine.start()
     machine.disk.cut_power()
     machine.start()

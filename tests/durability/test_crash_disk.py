@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.engine import Deleted
+from headrace.engine.engine import Deleted, Engine
 from headrace.engine.reads import Chunk
 from headrace.engine.snapshots import Snapshots
 from headrace.engine.tails import Stream
-from headrace.errors import StoredBytesDamaged, StoredBytesUnreadable
+from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Snapshot
-from headrace.storage import packs, stream_files
+from headrace.storage import files, journal, packs, stream_files
 from headrace.storage.blobs import DiskBlobs
 from headrace.storage.catalog import Catalog
 from headrace.storage.disk import Disk
@@ -29,6 +29,7 @@ from headrace.storage.stream_files import StreamWriter
 from tests.durability.crash_machine import Machine, Violation, run_seed, small_windows
 
 SEEDS = 1000
+TROUBLED_SEEDS = 300
 SEEDS_PER_TEST = 100
 MUTANT_SEEDS_MAX = 1000
 # 149, 411: segments that were given up in another order than they were filled.
@@ -57,6 +58,58 @@ def test_what_was_answered_survives_every_crash(first: int) -> None:
         except (Violation, StoredBytesDamaged) as violation:
             failed[seed] = str(violation)
     assert failed == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, TROUBLED_SEEDS, SEEDS_PER_TEST))
+def test_clocks_that_are_set_and_disks_that_fill_up_lose_nothing(first: int) -> None:
+    """The server stays up, ids are never used twice, and everybody is answered."""
+    failed = {}
+    for seed in range(first, first + SEEDS_PER_TEST):
+        try:
+            run_seed(seed, is_troubled=True)
+        except (Violation, StoredBytesDamaged) as violation:
+            failed[seed] = str(violation)
+    assert failed == {}
+
+
+def ids_by_the_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_first_id", lambda engine: max(engine._next_id, engine.clock.now_ms()))
+
+
+def checkpoints_that_die_of_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(files, "is_transient_disk_error", lambda error: False)
+
+
+def segments_that_die_of_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal, "is_transient_disk_error", lambda error: False)
+
+
+def attempts_that_are_taken_for_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """What a checkpoint noted before it met a full disk is built upon by the next."""
+    patch.setattr(Catalog, "discard", lambda catalog, pace: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        ids_by_the_clock,
+        checkpoints_that_die_of_a_full_disk,
+        segments_that_die_of_a_full_disk,
+        attempts_that_are_taken_for_checkpoints,
+    ],
+)
+def test_a_server_that_cannot_bear_trouble_is_caught(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+    for seed in range(MUTANT_SEEDS_MAX):
+        try:
+            run_seed(seed, is_troubled=True)
+        except (Violation, HeadraceError, OSError, AssertionError):
+            return
+    pytest.fail(f"{MUTANT_SEEDS_MAX} seeds found nothing wrong")
 
 
 @pytest.mark.parametrize("seed", STREAM_REGRESSIONS)

@@ -141,6 +141,7 @@ def fail(number: int, fault: Fault, ends: Sequence[str] = ENDS) -> None:
     machine.disk.faults = {number: fault}
     with suppress(OSError):  # raised where it could not even start
         play(machine)
+        tick(machine)  # what met a full disk is tried again
     machine.loop.run()
     if machine.unanswered:
         raise Violation(f"{machine.unanswered} were left without an answer")

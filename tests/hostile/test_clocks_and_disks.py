@@ -6,17 +6,20 @@ each test of a disk a real file system of its own.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from headrace.testing.clock import START_MS
+from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
-from tests.durability.modes import ALL_MODES, KEPT_MODES, settings
+from tests.durability.modes import ALL_MODES, DURABLE_MODES, KEPT_MODES, settings
 from tests.hostile.set_clock import SetClockServer
 from tests.subscriptions.api import Api
 
@@ -26,6 +29,7 @@ ROOT = "/v1/stream"
 TEXT = {"content-type": "text/plain"}
 HOUR = 3600
 DAY = 24 * HOUR
+DISK_BYTES = 64 * 1024 * 1024
 
 
 @pytest.fixture
@@ -150,3 +154,192 @@ def test_a_lease_runs_out_though_the_clock_was_set_back(server: SetClockServer, 
             "the lease of the first has run out",
             secs=30,
         )
+
+
+# -- disks that are full -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 64 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount(path, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "headrace")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def mount(path: Path, *options: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a disk needs root")
+    mounted = subprocess.run(["mount", *options, str(path)], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"a disk cannot be mounted here: {mounted.stderr.strip()}")
+
+
+def fill(disk: Path) -> Path:
+    """Take the last byte of it, as another process might."""
+    ballast = disk / "somebody else's"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return ballast
+
+
+@pytest.fixture
+def process(mode: str, small_disk: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(settings(mode, small_disk / "data"), cwd=str(tmp_path))
+    server.start()
+    yield server
+    if server.is_running:
+        assert server.stop() == 0, "".join(server.log)
+
+
+def faults(server: ServerProcess) -> list[str]:
+    return [line for line in server.log if "Traceback" in line or " critical " in line]
+
+
+@pytest.mark.parametrize("mode", DURABLE_MODES, indirect=True)
+def test_a_disk_without_a_byte_left_refuses_writes_and_nothing_else(
+    process: ServerProcess, small_disk: Path
+) -> None:
+    with httpx.Client(base_url=f"{process.url}{ROOT}", timeout=30) as client:
+        for number in range(40):
+            assert client.put(f"/{number}", content=b"x" * 9000, headers=TEXT).status_code == 201
+        ballast = fill(small_disk)
+
+        def append() -> httpx.Response:
+            return client.post("/0", content="y", headers=TEXT)
+
+        eventually(lambda: append().status_code == 507, "an append is refused")
+        refused = append()
+        assert refused.json()["type"].endswith("insufficient-storage")
+        assert int(refused.headers["retry-after"]) > 0
+        assert client.put("/new", headers=TEXT).status_code == 507
+        assert httpx.get(f"{process.url}/readyz").status_code == 507
+        assert httpx.get(f"{process.url}/healthz").status_code == 200
+        for number in range(1, 40):
+            assert client.get(f"/{number}", params={"offset": "-1"}).content == b"x" * 9000
+            assert client.delete(f"/{number}").status_code == 204
+        assert client.get("/1").status_code == 404
+        ballast.unlink()
+        eventually(lambda: append().status_code == 204, "there is room again")
+        assert process.is_running
+        process.kill()
+    process.url = ""
+    process.start()
+    with httpx.Client(base_url=f"{process.url}{ROOT}") as client:
+        kept = client.get("/0", params={"offset": "-1"}).content
+        assert kept[:9000] == b"x" * 9000
+        assert set(kept[9000:]) == {ord("y")}
+        assert [client.head(f"/{number}").status_code for number in range(1, 40)] == [404] * 39
+    assert not faults(process), "".join(process.log)
+
+
+@pytest.mark.parametrize("mode", DURABLE_MODES, indirect=True)
+def test_where_every_byte_that_is_given_back_is_taken_deletes_are_refused_in_time(
+    process: ServerProcess, small_disk: Path
+) -> None:
+    """There is nothing left to write down that something is gone: 507, and no stall."""
+    with httpx.Client(base_url=f"{process.url}{ROOT}", timeout=30) as client:
+        for number in range(40):
+            assert client.put(f"/{number}", content=b"x" * 9000, headers=TEXT).status_code == 201
+        deleted = set()
+        for number in range(1, 40):
+            ballast = fill(small_disk)
+            status = client.delete(f"/{number}").status_code
+            assert status in (204, 404, 507)
+            if status == 204:
+                deleted.add(number)
+            assert client.get("/0", params={"offset": "-1"}).content == b"x" * 9000
+        ballast.unlink()
+        eventually(
+            lambda: client.post("/0", content="y", headers=TEXT).status_code == 204,
+            "there is room again",
+        )
+        process.kill()
+    process.url = ""
+    process.start()
+    with httpx.Client(base_url=f"{process.url}{ROOT}") as client:
+        assert client.head("/0").status_code == 200
+        assert {client.head(f"/{number}").status_code for number in deleted} <= {404}
+    assert not faults(process), "".join(process.log)
+
+
+@pytest.mark.parametrize("mode", DURABLE_MODES, indirect=True)
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+def test_a_start_on_a_full_disk_serves_reads_and_goes_on_when_there_is_room(
+    process: ServerProcess, small_disk: Path, kill: bool
+) -> None:
+    with httpx.Client(base_url=f"{process.url}{ROOT}") as client:
+        for number in range(12):
+            client.put(f"/{number}", content=b"x" * 9000, headers=TEXT)
+        client.delete("/11")
+        ballast = fill(small_disk)
+        (process.kill if kill else process.stop)()
+    fill(small_disk)
+    process.url = ""
+    process.start()
+    with httpx.Client(base_url=f"{process.url}{ROOT}", timeout=30) as client:
+        for number in range(11):
+            assert client.get(f"/{number}", params={"offset": "-1"}).content == b"x" * 9000
+        assert client.get("/11").status_code == 404
+        assert client.post("/0", content="y", headers=TEXT).status_code == 507
+        assert httpx.get(f"{process.url}/readyz").status_code == 507
+        ballast.unlink()
+
+        def append() -> bool:
+            return client.post("/0", content="y", headers=TEXT).status_code == 204
+
+        eventually(append, "there is room again")
+        assert client.delete("/1").status_code == 204
+    assert not faults(process), "".join(process.log)
+
+
+@pytest.mark.parametrize("mode", KEPT_MODES, indirect=True)
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+def test_a_start_on_a_read_only_disk_serves_reads(
+    process: ServerProcess, small_disk: Path, kill: bool
+) -> None:
+    with httpx.Client(base_url=f"{process.url}{ROOT}") as client:
+        for number in range(12):
+            client.put(f"/{number}", content=b"x" * 9000, headers=TEXT)
+        (process.kill if kill else process.stop)()
+    mount(small_disk, "-o", "remount,ro")
+    process.url = ""
+    process.start()
+    with httpx.Client(base_url=f"{process.url}{ROOT}", timeout=30) as client:
+        for number in range(12):
+            assert client.get(f"/{number}", params={"offset": "-1"}).content == b"x" * 9000
+        refusals = [
+            client.post("/0", content="y", headers=TEXT),
+            client.put("/new", headers=TEXT),
+            client.delete("/0"),
+            httpx.get(f"{process.url}/readyz"),
+        ]
+        assert [refusal.status_code for refusal in refusals] == [503] * 4
+        assert all(one.json()["type"].endswith("storage-read-only") for one in refusals)
+        assert client.get("/none").status_code == 404
+    assert process.stop() == 0, "".join(process.log)
+    assert not faults(process), "".join(process.log)
+    found = verify(small_disk / "data")
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("mode", DURABLE_MODES)
+def test_a_new_directory_on_a_full_disk_is_refused_with_a_sentence(
+    mode: str, small_disk: Path, tmp_path: Path
+) -> None:
+    fill(small_disk)
+    server = ServerProcess(settings(mode, small_disk / "data"), cwd=str(tmp_path))
+    try:
+        with pytest.raises(RuntimeError):
+            server.start()
+    finally:
+        if server.is_running:
+            server.kill()
+    assert not faults(server), "".join(server.log)
+    assert server.log[-1].count("\n") == 1
+    assert "No space left" in server.log[-1] or "full" in server.log[-1]

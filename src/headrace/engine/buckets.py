@@ -127,6 +127,9 @@ class Buckets:
         if self.count(bucket) or self._engine.aside.is_any_in(bucket_id):
             reply(BucketNotEmpty(bucket_id))
             return
+        if self._engine.storage.removal_refusal is not None:
+            reply(self._engine.storage.removal_refusal)
+            return
         for stream in list(islice(self._over(bucket), CLEARED_AT_ONCE_MAX)):
             self._engine.removal.expire(stream)
         if len(bucket.ids):

@@ -28,6 +28,7 @@ from headrace.engine.snapshots import Snapshots
 from headrace.engine.space import Space
 from headrace.engine.tails import Stream, TailListener
 from headrace.errors import (
+    CommitDelayed,
     CommitFailed,
     HeadraceError,
     MemoryFull,
@@ -126,7 +127,7 @@ class Engine:
         # Names whose last stream is gone, until that is durable.
         self.leaving: dict[str, Stream] = {}
         self._on_create: list[Callable[[Stream], None]] = []
-        storage.start(self._committed, self._commit_failed)
+        storage.start(self._committed, self._commit_failed, self._commit_delayed)
         recovered = self._recover()
         self._documents = storage.take_documents()
         self._renewals = Renewals(self.expiring, storage, self.steady)
@@ -397,6 +398,16 @@ class Engine:
         for _, _, reply in entries:
             tell(reply, CommitFailed())
 
+    def _commit_delayed(self, entries: Sequence[Entry], refusal: HeadraceError) -> list[Entry]:
+        """Nobody is kept waiting for room; what they asked for happens when there is some.
+
+        All but an append can be asked for again without harm, and so is refused like what comes
+        after it.
+        """
+        for _, change, reply in entries:
+            tell(reply, CommitDelayed() if type(change) is Appended else refusal)
+        return [(stream, change, ignore) for stream, change, _ in entries]
+
     def create(self, name: str, command: Create, reply: Callable[[CreateOutcome], None]) -> None:
         self.creation.create(name, command, reply)
 
@@ -456,6 +467,9 @@ class Engine:
         try:
             if name == REGISTRY_NAME:
                 raise MethodNotAllowed(REGISTRY_METHODS)
+            if self.storage.removal_refusal is not None:
+                reply(self.storage.removal_refusal)
+                return
             self.removal.remove(self.find(name), translate(Deleted(name), reply))
         except HeadraceError as refusal:
             error = refusal
@@ -463,12 +477,15 @@ class Engine:
 
     def sweep(self, streams_max: int = EXPIRED_AT_ONCE_MAX) -> int:
         """Remove streams whose time is over, at most `streams_max` at once; how many went."""
-        count = self.expire(streams_max)
-        if self.slices.wake is not None and not self._is_expiring and self._is_more_over():
-            self._is_expiring = True
-            self.slices.add(self._expire_on)
-        self._renewals.tick()
-        self.feeds.flush()
+        count = 0
+        if self.storage.removal_refusal is None:
+            # Else all of this would only wait, and more of it with every second.
+            count = self.expire(streams_max)
+            if self.slices.wake is not None and not self._is_expiring and self._is_more_over():
+                self._is_expiring = True
+                self.slices.add(self._expire_on)
+            self._renewals.tick()
+            self.feeds.flush()
         self.storage.tick()
         return count
 
@@ -479,8 +496,9 @@ class Engine:
         return len(over)
 
     def _expire_on(self) -> bool:
-        self.expire(EXPIRED_AT_ONCE_MAX)
-        self._is_expiring = self._is_more_over()
+        if self.storage.removal_refusal is None:
+            self.expire(EXPIRED_AT_ONCE_MAX)
+        self._is_expiring = self.storage.removal_refusal is None and self._is_more_over()
         return self._is_expiring
 
     def _is_more_over(self) -> bool:

@@ -119,6 +119,7 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.StreamSetAside: Problem(500, "stream-set-aside", "Stream set aside"),
     errors.DirectoryMismatch: Problem(500, "directory-mismatch", "Directory mismatch"),
     errors.CommitFailed: Problem(500, "commit-failed", "Commit failed"),
+    errors.CommitDelayed: Problem(500, "commit-delayed", "Commit delayed"),
     errors.InsufficientStorage: Problem(507, "insufficient-storage", "Disk full"),
     errors.StorageFailed: Problem(503, "storage-failed", "Storage failed"),
     errors.StorageReadOnly: Problem(503, "storage-read-only", "Storage read-only"),

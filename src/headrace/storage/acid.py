@@ -27,12 +27,14 @@ from headrace.errors import (
     HeadraceError,
     InsufficientStorage,
     StorageFailed,
+    StorageReadOnly,
     StoredBytesDamaged,
 )
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid_records import DATABASES
 from headrace.storage.acid_shard import Shard, UsedId
+from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     Change,
     Check,
@@ -40,6 +42,7 @@ from headrace.storage.base import (
     Cold,
     Commits,
     Created,
+    Delayed,
     Documents,
     Entry,
     Failed,
@@ -52,7 +55,7 @@ from headrace.storage.base import (
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
-from headrace.storage.committer import finish_cold
+from headrace.storage.committer import finish_cold, refusal_of
 from headrace.storage.disk import Disk, RealDisk, wait_briefly_for_descriptors
 from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.tailed import TailedLog
@@ -133,7 +136,10 @@ class AcidStorage:
         shard_count: int,
         loop: asyncio.AbstractEventLoop,
         lanes: LaneMaker = ThreadLane,
+        *,
+        read_only: bool = False,
     ) -> None:
+        """`read_only` changes nothing in the directory; so it is where the disk is read-only."""
         self._disk = RealDisk(directory)
         self._disk.lock()
         if self._disk.list("journal"):
@@ -145,11 +151,25 @@ class AcidStorage:
         for name in names:
             self._disk.make_directory(name)
         self._check_complete(names)
-        self._shards = [Shard(self._disk, name, directory / name, loop, lanes) for name in names]
-        self._disk.open(READY, create=True).close()
-        self._disk.sync_directory("acid")
+        self._ballast = Ballast(self._disk)
+        self._is_read_only = read_only or isinstance(self._disk.refusal(), StorageReadOnly)
+        self._shards = [
+            Shard(
+                self._disk,
+                name,
+                directory / name,
+                loop,
+                self._ballast,
+                lanes,
+                read_only=self._is_read_only,
+            )
+            for name in names
+        ]
         self.blobs: Blobs = DiskBlobs(self._disk, sync=True)
-        self._disk.sync_directory("")
+        if not self._is_read_only:
+            self._disk.open(READY, create=True).close()
+            self._disk.sync_directory("acid")
+            self._disk.sync_directory("")
         self._cold = ThreadPoolExecutor(
             COLD_READERS_MAX, "headrace-cold-read", initializer=wait_briefly_for_descriptors
         )
@@ -191,9 +211,10 @@ class AcidStorage:
         self,
         committed: Callable[[Sequence[Entry]], None],
         failed: Callable[[Sequence[Entry]], None],
+        delayed: Delayed | None = None,
     ) -> None:
         for shard in self._shards:
-            shard.committer.start(committed, failed)
+            shard.committer.start(committed, failed, delayed)
 
     async def failed(self) -> None:
         """Returns never, or raises what a commit died of."""
@@ -287,10 +308,17 @@ class AcidStorage:
         future.add_done_callback(lambda finished: finish_cold(finished, done))
 
     @property
+    def removal_refusal(self) -> HeadraceError | None:
+        for shard in self._shards:
+            if shard.committer.is_failed:
+                return StorageFailed()
+            if shard.committer.postponed is not None:
+                return refusal_of(shard.committer.postponed.reason)
+        return StorageReadOnly() if self._is_read_only else None
+
+    @property
     def refusal(self) -> HeadraceError | None:
-        if any(shard.committer.is_failed for shard in self._shards):
-            return StorageFailed()
-        return self._disk_refusal
+        return self.removal_refusal or self._disk_refusal
 
     def checks(self) -> Iterator[Check]:
         for shard in self._shards:
@@ -319,6 +347,10 @@ class AcidStorage:
             if reusable_bytes > refusal.reserve_bytes:
                 refusal = None
         self._disk_refusal = refusal
+        for shard in self._shards:
+            shard.committer.retry()
+        if refusal is None and not self._ballast.is_held and not self._is_read_only:
+            self.run_cold(self._ballast.take, ignore)
 
     def close(self) -> None:
         self._is_closed = True

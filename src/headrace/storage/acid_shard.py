@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,7 @@ from headrace.protocol.stream import Appended, StreamState
 from headrace.storage import acid_count
 from headrace.storage import acid_records as records
 from headrace.storage.acid_count import CountBeside
+from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     CHECK_BYTES,
     Adopted,
@@ -27,6 +30,7 @@ from headrace.storage.base import (
     Created,
     Documents,
     Entry,
+    Postponed,
     Published,
     Range,
     Released,
@@ -34,7 +38,7 @@ from headrace.storage.base import (
     Unrecovered,
 )
 from headrace.storage.committer import Committer
-from headrace.storage.disk import Disk
+from headrace.storage.disk import Disk, suppress_transient
 from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.records import (
     HeadRecord,
@@ -107,6 +111,15 @@ def unreadable(path: Path) -> Iterator[None]:
         raise StoredBytesUnreadable(str(path), str(error)) from error
 
 
+def _transient_reason(error: lmdb.Error, path: Path) -> OSError | None:
+    """LMDB has a class of its own for a full disk, and tells of others only in words."""
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        is_meant = number == errno.ENOSPC and isinstance(error, lmdb.DiskError)
+        if is_meant or os.strerror(number) in str(error):
+            return OSError(number, os.strerror(number), str(path))
+    return None
+
+
 class Shard:
     def __init__(
         self,
@@ -114,13 +127,18 @@ class Shard:
         name: str,
         path: Path,
         loop: asyncio.AbstractEventLoop,
+        ballast: Ballast,
         lanes: LaneMaker = ThreadLane,
+        *,
+        read_only: bool = False,
     ) -> None:
         """`path` is where `name` is on `disk`: LMDB makes its own file calls."""
         self._loop = loop
         self._path = path
         # What is left to delete; of the committer's thread, once that runs.
         self._backlog: Backlog = deque()
+        self._ballast = ballast
+        self._is_read_only = read_only
         self._beside = CountBeside(disk, name)
         with unreadable(path):
             self._environment = lmdb.open(
@@ -129,21 +147,39 @@ class Shard:
                 max_dbs=len(records.DATABASES),
                 max_readers=64,
                 mode=0o600,
+                readonly=read_only,
+                lock=not read_only,
             )
-            # What a kill left in the page cache looks committed: make it so before it is served.
-            self._environment.sync(True)
-            self._databases = {n: self._environment.open_db(n) for n in records.DATABASES}
-            with self._environment.begin() as transaction:
-                self._count = acid_count.get(transaction, self._databases[b"commits"])
-                self.last_id = acid_count.get_last_id(transaction, self._databases[b"commits"])
+            if not read_only:
+                # What a kill left in the page cache looks committed: make it so before it is
+                # served.
+                self._environment.sync(True)
+            self._databases = self._open_databases()
+            self._count = self.last_id = 0
+            if b"commits" in self._databases:
+                with self._environment.begin() as transaction:
+                    commits = self._databases[b"commits"]
+                    self._count = acid_count.get(transaction, commits)
+                    self.last_id = acid_count.get_last_id(transaction, commits)
         try:
             self._beside.check(self._count)
         except StoredBytesDamaged:
             self._environment.close()
             raise
-        self._beside.write(self._count)
-        self._beside.sync()
+        if not read_only:
+            with suppress_transient():
+                self._beside.write(self._count)
+                self._beside.sync()
         self.committer: Committer[AnyWork] = Committer(loop, "headrace-commit", self._write, lanes)
+
+    def _open_databases(self) -> dict[bytes, Any]:
+        """All of them; of a disk that is read-only, those that an older server has made."""
+        names = list(records.DATABASES)
+        if self._is_read_only:
+            with self._environment.begin() as transaction:
+                names = records.present(transaction)
+        create = not self._is_read_only
+        return {name: self._environment.open_db(name, create=create) for name in names}
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
         self.committer.add(Work(state, change, head_of(state)), entry)
@@ -152,19 +188,41 @@ class Shard:
         self.committer.add(documents, None)
 
     def _write(self, batch: list[AnyWork]) -> None:
-        """On the committer's thread: one transaction, synced when this returns."""
+        """On the committer's thread: one transaction, synced when this returns.
+
+        LMDB writes new pages and then its root, so a transaction that finds no room has changed
+        nothing, and is tried again as a whole.
+        """
         if not batch:
             return
+        if self._is_read_only:
+            raise Postponed(OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._path)))
+        try:
+            self._commit(batch)
+        except lmdb.Error as error:
+            reason = _transient_reason(error, self._path)
+            if reason is None:
+                raise
+            if self._ballast.drop():
+                self._write(batch)
+                return
+            raise Postponed(reason) from error
+
+    def _commit(self, batch: list[AnyWork]) -> None:
         with self._environment.begin(write=True) as transaction:
             commits = self._databases[b"commits"]
-            Writer(transaction, self._databases, self._backlog).write(batch)
+            # A copy: a transaction that finds no room leaves the backlog as it was.
+            backlog = self._backlog.copy()
+            Writer(transaction, self._databases, backlog).write(batch)
             last_id = max(self.last_id, _last_id_in(batch))
             if last_id > self.last_id:
                 acid_count.put_last_id(transaction, commits, last_id)
             acid_count.put(transaction, commits, self._count + 1)
         self._count += 1
         self.last_id = last_id
-        self._beside.write(self._count)
+        self._backlog = backlog
+        with suppress_transient():
+            self._beside.write(self._count)
         if self._backlog:
             self._loop.call_soon_threadsafe(self.committer.add, _GO_ON, None)
 

@@ -129,6 +129,20 @@ Entry = tuple[Any, Any, Any]
 """What one commit is about; storage hands it back unread."""
 
 
+class Postponed(Exception):
+    """Nothing of a batch was written, for want of room or of a descriptor: it is to be tried again.
+
+    Carries what stood in the way.
+    """
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+Delayed = Callable[[Sequence[Entry], HeadraceError], list[Entry]]
+
+
 class Recovered(msgspec.Struct):
     """One stream as it was when the storage was last open."""
 
@@ -180,14 +194,22 @@ class Storage(Protocol):
         """Why nothing can be added at present: the disk is full, or read-only."""
         ...
 
+    @property
+    def removal_refusal(self) -> HeadraceError | None:
+        """Why nothing at all can be written at present, not even that something is removed."""
+        ...
+
     def start(
         self,
         committed: Callable[[Sequence[Entry]], None],
         failed: Callable[[Sequence[Entry]], None],
+        delayed: Delayed | None = None,
     ) -> None:
         """Begin; `committed` receives entries in order, once what they stand for is durable.
 
-        `failed` receives those of which that will never be known; storage stops with it.
+        `failed` receives those of which that will never be known; storage stops with it. `delayed`
+        receives those that wait for room, with what to tell whoever asks for more, and returns what
+        `committed` is to receive in their places.
         """
         ...
 

@@ -86,7 +86,7 @@ class DiskBlobs:
                 file.sync()
         except OSError as error:
             self._disk.remove(name)
-            if error.errno == errno.ENOSPC:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise InsufficientStorage(0, len(data)) from None
             raise
         finally:

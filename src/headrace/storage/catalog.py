@@ -8,9 +8,10 @@ is an unfinished checkpoint and void; anything wrong before them is damage.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -25,8 +26,10 @@ from headrace.storage.catalog_entries import (
     DocumentEntry,
     decode_entry,
 )
-from headrace.storage.disk import Disk, DiskFile
+from headrace.storage.disk import Disk, DiskFile, is_transient_disk_error, suppress_transient
 from headrace.storage.pace import AT_ONCE, Pace
+
+logger = logging.getLogger(__name__)
 
 DIRECTORY: Final = "catalog"
 CURRENT: Final = "catalog/current"
@@ -192,13 +195,28 @@ class Catalog:
         data = b"".join(self._added)
         self._added, self._added_bytes = [], 0
         file = self._disk.open(self._log_name(log), create=True)
-        self._write(file, log_bytes, data)
-        file.close()
+        try:
+            self._write(file, log_bytes, data)
+        finally:
+            file.close()
         if not log_bytes:
             self._disk.sync_directory(DIRECTORY)
         self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn, last_id))
         if self.is_stale:
-            self._compact(pace)
+            try:
+                self._compact(pace)
+            except OSError as error:
+                if not is_transient_disk_error(error):
+                    raise
+                # What counts is written down, and the next commit compacts.
+                logger.warning("the catalog was not compacted: %s", error)
+
+    def discard(self, pace: Pace = AT_ONCE) -> None:
+        """Forget what was added and not committed: the records count that are written down."""
+        self._added, self._added_bytes = [], 0
+        self._places, self._live_bytes = {}, 0
+        for position, size, entry in pace.through(self._entries()):
+            self._note(entry, position, size)
 
     def _write(self, file: DiskFile, offset: int, data: bytes) -> None:
         """Little at a time: the journal waits for what the disk has to do before."""
@@ -214,31 +232,40 @@ class Catalog:
     def _compact(self, pace: Pace) -> None:
         """A new log with everything once; the old one goes when the new one counts."""
         old = self.current
-        data = self._only_what_counts(pace)
+        data, places = self._only_what_counts(pace)
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
-        file.truncate(0)
-        self._write(file, 0, data)
-        file.close()
+        try:
+            file.truncate(0)
+            self._write(file, 0, data)
+        except OSError:
+            with suppress(OSError):
+                self._disk.remove(self._log_name(number))
+            raise
+        finally:
+            file.close()
         self._disk.sync_directory(DIRECTORY)
         self._replace_current(Current(FORMAT, number, len(data), old.applied_lsn, old.last_id))
-        self._disk.remove(self._log_name(old.log))
+        self._places = places
+        with suppress_transient():
+            self._disk.remove(self._log_name(old.log))
 
-    def _only_what_counts(self, pace: Pace) -> bytes:
-        """The records that count, as they stand, one behind the other; notes their new places.
+    def _only_what_counts(self, pace: Pace) -> tuple[bytes, dict[int | str, int]]:
+        """The records that count, as they stand, one behind the other, and their new places.
 
         Streams in the order of their ids: a source has to be there before its forks.
         """
         name, log = self._log_name(self.current.log), self._read_log()
         parts: list[bytes] = []
+        places: dict[int | str, int] = {}
         new_position = 0
         for key in pace.through(sorted(self._places, key=_order)):
             position, size = divmod(self._places[key], 1 << _PLACE_SHIFT)
             payload = _payload(name, log, position, position)
             parts += (_RECORD.pack(_record_crc(new_position, payload), len(payload)), payload)
-            self._places[key] = new_position << _PLACE_SHIFT | size
+            places[key] = new_position << _PLACE_SHIFT | size
             new_position += size
-        return b"".join(parts)
+        return b"".join(parts), places
 
     def _replace_current(self, current: Current) -> None:
         whole_files.replace(self._disk, CURRENT, msgspec.msgpack.encode(current), sync=self._sync)

@@ -19,7 +19,7 @@ from headrace.storage import packs, stream_files, whole_files
 from headrace.storage.catalog import Catalog
 from headrace.storage.catalog_entries import CatalogEntry, DocumentEntry, entry_of, note_sizes
 from headrace.storage.changed import ChangedStream
-from headrace.storage.disk import Disk
+from headrace.storage.disk import Disk, suppress_transient
 from headrace.storage.frames import CreateFrame, created_state, encode_frame
 from headrace.storage.pace import Pace
 from headrace.storage.packing import Packing, Run
@@ -46,15 +46,27 @@ class Checkpointer:
         self._limits = limits
         self._pace = pace
         self._sync = sync
-        self._packing = Packing(disk, catalog, pace, sync=sync)
+        self._packing = self._new_packing()
         self.set_aside: frozenset[int] = frozenset()
         """Streams that could not be recovered: their frames may make no sense here either."""
+        self._is_unfinished = False
+        # What earlier checkpoints had to leave behind, for want of room or of a descriptor.
+        self._gone: list[int] = []
+        self._voids: list[tuple[int, Void]] = []
+
+    def _new_packing(self) -> Packing:
+        return Packing(self._disk, self._catalog, self._pace, sync=self._sync)
 
     def run(self, numbered: Iterable[tuple[int, bytes]], last_id: int = 0) -> Flushed:
         """Carry the frames of these bodies over; the first of each has the number before it.
 
         `last_id` is an id up to which all are known to be used.
         """
+        if self._is_unfinished:
+            # An attempt before this one met a full disk: what it noted counts for nothing.
+            self._catalog.discard(self._pace)
+            self._packing = self._new_packing()
+        self._is_unfinished = True
         self._packing.begin()
         sorter = Sorter(self._catalog.current.applied_lsn)
         for first_lsn, body in self._pace.through(numbered):
@@ -84,10 +96,11 @@ class Checkpointer:
             self._catalog.add(DocumentEntry(name, value))
         self._catalog.commit(sorter.applied_lsn, last_id, self._pace)
         self._packing.committed()
-        for stream_id in self._pace.through(writer.gone):
-            stream_files.remove(self._disk, stream_id)
-        for stream_id, void in self._pace.through(writer.voids):
-            stream_files.give_back(self._disk, stream_id, void)
+        self._is_unfinished = False
+        self._gone += writer.gone
+        self._voids += writer.voids
+        with suppress_transient():
+            self._give_back()
         return writer.flushed
 
     def _keep_frames(self, stream_id: int, sorter: Sorter) -> None:
@@ -99,6 +112,15 @@ class Checkpointer:
         whole_files.replace(self._disk, name, body, sync=self._sync)
         if self._sync:
             self._disk.sync_directory("")
+
+    def _give_back(self) -> None:
+        """The catalog no longer counts these: their space may go."""
+        for _ in self._pace.through(range(len(self._gone))):
+            stream_files.remove(self._disk, self._gone[-1])
+            self._gone.pop()
+        for _ in self._pace.through(range(len(self._voids))):
+            stream_files.give_back(self._disk, *self._voids[-1])
+            self._voids.pop()
 
     def _owners_in_wasteful_packs(self, look_up: LookUp) -> set[int]:
         """The streams that have to leave a pack of which little counts."""
@@ -182,10 +204,12 @@ class _Writer:
 
     def _write_files(self, entry: CatalogEntry, sizes: Sizes, run: Run) -> Sizes:
         writer = StreamWriter(self._disk, entry.id, entry.base_bytes, sizes)
-        writer.add(*run)
-        if self._sync and self._each:
-            writer.sync()
-        writer.close()
+        try:
+            writer.add(*run)
+            if self._sync and self._each:
+                writer.sync()
+        finally:
+            writer.close()
         self._folders.add(stream_files.folder(entry.id))
         return writer.sizes
 

@@ -4,19 +4,29 @@ One thread writes; the event loop never waits for it. Everything in a batch is a
 completion call, in the order it came. After a failure nothing more is written, not even what the
 thread was handed before the loop heard of it: what was decided on a batch that may be lost cannot
 be taken back piece by piece, and a sync that follows a failed one proves nothing.
+
+A batch of which nothing was written is no failure: it waits, with what gathers behind it, until
+`retry`. Whoever wants to know meanwhile whether something is durable is told that it is not known.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.clock import monotonic
-from headrace.errors import CommitFailed, HeadraceError, StoredBytesUnreadable
+from headrace.errors import (
+    CommitFailed,
+    HeadraceError,
+    InsufficientStorage,
+    StorageReadOnly,
+    StoredBytesUnreadable,
+)
 from headrace.faults import hand_over, internal_fault, tell
-from headrace.storage.base import Commits, Entry, Failed
+from headrace.storage.base import Commits, Delayed, Entry, Failed, Postponed
 from headrace.storage.disk import without_descriptor
 from headrace.storage.lane import LaneMaker, ThreadLane
 
@@ -63,11 +73,16 @@ class Committer(Generic[W]):
         self.commits = Commits()
         self.is_failed = False
         self.is_poisoned = False  # the thread's own word for it
+        self.postponed: Postponed | None = None
+        """Why the next batch could not be written, if it has to wait."""
         self._is_closed = False
 
-    def start(self, committed: Committed, failed: Committed) -> None:
+    def start(
+        self, committed: Committed, failed: Committed, delayed: Delayed | None = None
+    ) -> None:
         self._committed = committed
         self._failed = failed
+        self._delayed = delayed
 
     async def failed(self) -> None:
         """Returns never, or raises what writing died of."""
@@ -93,6 +108,8 @@ class Committer(Generic[W]):
             failed(CommitFailed())
         elif self.is_idle:
             done()
+        elif self.postponed is not None:
+            failed(self._refusal())
         else:
             self._waiting.append(_Settling(done, failed))
             self._schedule()
@@ -106,7 +123,7 @@ class Committer(Generic[W]):
     def _ran(self, error: BaseException | None, done: Callable[[], None]) -> None:
         if error is None:
             done()
-        else:
+        elif not isinstance(error, Postponed):
             self.fail(error)
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -115,6 +132,8 @@ class Committer(Generic[W]):
             raise CommitFailed
         try:
             work()
+        except Postponed:
+            raise
         except BaseException:
             self.is_poisoned = True
             raise
@@ -127,7 +146,7 @@ class Committer(Generic[W]):
         self.commits.seconds += monotonic() - begun
 
     def _schedule(self) -> None:
-        if not self._busy and not self._scheduled:
+        if not self._busy and not self._scheduled and self.postponed is None:
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
@@ -141,13 +160,49 @@ class Committer(Generic[W]):
         waiting, self._waiting = self._waiting, []
         self._lane.do(
             lambda: self._guarded(lambda: self._timed(work)),
-            lambda error: self._finished(waiting, error),
+            lambda error: self._finished(work, waiting, error),
         )
 
-    def _finished(self, waiting: list[Entry | _Settling], error: BaseException | None) -> None:
+    def retry(self) -> None:
+        """Try again to write what could not be written, if there is something."""
+        if self.postponed is not None and not self._busy and not self.is_failed:
+            self._begin()
+
+    def _postpone(self, work: list[W], waiting: list[Entry | _Settling], reason: Postponed) -> None:
+        """Nothing of a batch was written: it is part of the next one."""
+        is_first, self.postponed = self.postponed is None, reason
+        self._busy = False
+        self.gathering -= 1
+        self._work = work + self._work
+        everybody = waiting + self._waiting
+        entries = [item for item in everybody if not isinstance(item, _Settling)]
+        if is_first:
+            logger.warning("nothing can be written at present: %s", reason)
+        elif self._delayed is not None:
+            # It is not over in a moment.
+            entries = self._delayed(entries, self._refusal())
+        self._waiting = [*entries]
+        for item in everybody:
+            if isinstance(item, _Settling):
+                item.failed(self._refusal())
+
+    def _refusal(self) -> HeadraceError:
+        """What to tell those who have changed nothing and wait for what others have."""
+        assert self.postponed is not None, "something stands in the way"
+        return refusal_of(self.postponed.reason)
+
+    def _finished(
+        self, work: list[W], waiting: list[Entry | _Settling], error: BaseException | None
+    ) -> None:
+        if isinstance(error, Postponed) and not self.is_failed:
+            self._postpone(work, waiting, error)
+            return
         if error is not None:
             self.fail(error, waiting)
             return
+        if self.postponed is not None:
+            logger.warning("writing goes on")
+            self.postponed = None
         self._busy = False
         self.finished += 1
         if self._work or self._waiting:
@@ -197,7 +252,17 @@ class Committer(Generic[W]):
         self._failure.cancel()
         self._lane.close()
         if self._work and not self.is_poisoned:
-            self._guarded(lambda: self._write(self._work))
+            try:
+                self._guarded(lambda: self._write(self._work))
+            except Postponed as reason:
+                logger.warning("what nobody was told of could not be written: %s", reason)
+
+
+def refusal_of(reason: OSError) -> HeadraceError:
+    """What a client is told where a disk has no room, or is read-only."""
+    if reason.errno == errno.EROFS:
+        return StorageReadOnly()
+    return without_descriptor(reason) or InsufficientStorage(0, 0, is_stuck=True)
 
 
 def finish_cold(finished: asyncio.Future[Any], done: Callable[[Any], None]) -> None:

@@ -14,7 +14,8 @@ import logging
 import os
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -30,6 +31,9 @@ from headrace.errors import (
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# What passes by itself, or when somebody makes room: nothing is in doubt, and what met it can be
+# done again later. Each of them is raised before anything is written.
+_TRANSIENT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _PIECES_MAX: Final = os.sysconf("SC_IOV_MAX")
 LOCK_NAME: Final = "lock"
@@ -61,6 +65,54 @@ _patience = _Patience()
 def wait_briefly_for_descriptors() -> None:
     """Called on a thread whose work somebody waits for, and can be told that there are none."""
     _patience.secs = _BRIEFLY_SECS
+
+
+class SyncFailed(OSError):
+    """A sync failed, for whatever reason: what it was to make durable is in doubt from then on.
+
+    It is not tried again: the kernel marks the pages clean and the next call reports success for
+    bytes that never reached the disk.
+    """
+
+
+def is_transient_disk_error(error: BaseException | None) -> bool:
+    """Whether the same call may succeed later, and did nothing so far: no room, or no descriptor.
+
+    A failed sync is never transient.
+    """
+    return (
+        isinstance(error, OSError)
+        and not isinstance(error, SyncFailed)
+        and error.errno in _TRANSIENT
+    )
+
+
+@contextmanager
+def suppress_transient() -> Iterator[None]:
+    """For what may as well be left undone: a file that stays takes room, and does no harm."""
+    try:
+        yield
+    except OSError as error:
+        if not is_transient_disk_error(error):
+            raise
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """The kernel does not say which file it was that could not be read or written."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise
+
+
+@contextmanager
+def _syncing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, name) from error
 
 
 class DiskFile(Protocol):
@@ -128,43 +180,77 @@ class Disk(Protocol):
 
 
 class RealFile:
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_name")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
+        self._name = name
 
     def read(self, offset: int, size: int) -> bytes:
-        data = os.pread(self._fd, size, offset)
-        while data and len(data) < size:
-            more = os.pread(self._fd, size - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
+        with _named(self._name):
+            data = os.pread(self._fd, size, offset)
+            while data and len(data) < size:
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
         return data
 
     def write(self, offset: int, *pieces: bytes) -> None:
-        while pieces:
-            written = os.pwritev(self._fd, pieces[:_PIECES_MAX], offset)
-            offset += written
-            pieces = _behind(pieces, written)
+        try:
+            while pieces:
+                written = os.pwritev(self._fd, pieces[:_PIECES_MAX], offset)
+                offset += written
+                pieces = _behind(pieces, written)
+        except OSError as error:
+            error.filename = self._name
+            raise
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, self._name) from error
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        with _named(self._name):
+            os.ftruncate(self._fd, size)
 
     def punch(self, offset: int, size: int) -> None:
         if _libc.fallocate(self._fd, _PUNCH_HOLE, offset, size) != 0:
             number = ctypes.get_errno()
             if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                raise OSError(number, os.strerror(number))
+                raise OSError(number, os.strerror(number), self._name)
 
     def close(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """A write that failed half-way leaves nobody to close its file."""
+        self.close()
+
+
+class ReadOnlyFile(RealFile):
+    """A file of a disk that is read-only: to be read, as far as that goes."""
+
+    __slots__ = ()
+
+    def write(self, offset: int, *pieces: bytes) -> None:
+        raise self._refused()
+
+    def truncate(self, size: int) -> None:
+        raise self._refused()
+
+    def punch(self, offset: int, size: int) -> None:
+        raise self._refused()
+
+    def _refused(self) -> OSError:
+        return OSError(errno.EROFS, os.strerror(errno.EROFS), self._name)
 
 
 def _behind(pieces: tuple[bytes, ...], written: int) -> tuple[bytes, ...]:
@@ -217,7 +303,18 @@ class RealDisk:
         return self._with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, 0o600))
 
     def open(self, name: str, *, create: bool = False) -> RealFile:
-        return RealFile(self._open(self._prefix + name, os.O_RDWR | (os.O_CREAT if create else 0)))
+        path = self._prefix + name
+        try:
+            return RealFile(self._open(path, os.O_RDWR | (os.O_CREAT if create else 0)), path)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            try:
+                return ReadOnlyFile(self._open(path, os.O_RDONLY), path)
+            except FileNotFoundError:
+                if create:
+                    raise error from None
+                raise
 
     def list(self, directory: str) -> list[str]:
         try:
@@ -237,7 +334,8 @@ class RealDisk:
     def sync_directory(self, name: str) -> None:
         fd = self._open(self._prefix + name, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            with _syncing(self._prefix + name):
+                os.fsync(fd)
         finally:
             os.close(fd)
 
@@ -246,7 +344,7 @@ class RealDisk:
         try:
             if _libc.syncfs(fd) != 0:
                 number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
+                raise SyncFailed(number, os.strerror(number), self.name)
         finally:
             os.close(fd)
 
@@ -268,13 +366,26 @@ class RealDisk:
         self.make_directory("")
         if is_new:
             self.sync_directory("..")
-        fd = self._open(self._prefix + LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        fd = self._open_lock()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
             raise DirectoryLocked(str(self._root)) from None
         self._lock_fd = fd
+
+    def _open_lock(self) -> int:
+        """The directory itself where there is no lock in it and none can be made."""
+        path = self._prefix + LOCK_NAME
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+                raise
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
         if self._lock_fd is not None:

@@ -20,23 +20,27 @@ from headrace.errors import (
     InsufficientStorage,
     Overloaded,
     StorageFailed,
+    StorageReadOnly,
     StoredBytesDamaged,
 )
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
 from headrace.storage import packs, stream_files
+from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     Change,
     Check,
     Checked,
     Commits,
     Created,
+    Delayed,
     Documents,
     Entry,
     Failed,
     Log,
     Orphaned,
+    Postponed,
     Recovered,
     Released,
     Removed,
@@ -47,8 +51,13 @@ from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.catalog import Catalog, apply_documents
 from headrace.storage.catalog_entries import sizes_of, state_of
 from headrace.storage.checkpoint import Checkpointer, Flushed
-from headrace.storage.committer import Committer, finish_cold
-from headrace.storage.disk import Disk, wait_briefly_for_descriptors
+from headrace.storage.committer import Committer, finish_cold, refusal_of
+from headrace.storage.disk import (
+    Disk,
+    is_transient_disk_error,
+    suppress_transient,
+    wait_briefly_for_descriptors,
+)
 from headrace.storage.file_log import FileLog, PartCheck
 from headrace.storage.frames import (
     AdoptFrame,
@@ -85,6 +94,15 @@ WORKERS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
 LOOK_EVERY_BYTES: Final = 256 * 1024
 FLUSHED_PER_TURN: Final = 1000
+PATIENCE_TICKS_MAX: Final = 16  # between two attempts at a checkpoint that finds no room
+
+
+def _check_room(disk: Disk, segment_bytes: int) -> None:
+    """A new directory has nothing to read: with no room to write, either, it is of no use."""
+    refusal = disk.refusal(segment_bytes)
+    if isinstance(refusal, InsufficientStorage) and refusal.free_bytes < segment_bytes:
+        refusal.is_stuck = True
+        raise refusal
 
 
 class FileStorage:
@@ -105,12 +123,22 @@ class FileStorage:
         self._limits = limits
         self._sync = sync
         self._loop = loop
+        is_new = not disk.list(JOURNAL)
+        if is_new:
+            _check_room(disk, segment_bytes)
         self._catalog = Catalog(disk, sync=sync)
         self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
         disk.make_directory(stream_files.DIRECTORY)
         disk.make_directory(packs.DIRECTORY)
         self.blobs: Blobs = DiskBlobs(disk, sync=sync)
-        self._note_syncing()
+        self._ballast = Ballast(disk)
+        self._is_prepared = False
+        try:
+            self._prepare()
+        except OSError as error:
+            # On a disk that is full or read-only, what is there can be read all the same.
+            if is_new or not is_transient_disk_error(error):
+                raise
         self._committer: Committer[EncodedFrame] = Committer(
             loop, "headrace-journal", self._write, lanes
         )
@@ -133,9 +161,17 @@ class FileStorage:
         self._unseen_bytes = 0
         self._segment_bytes = segment_bytes
         self._disk_refusal: HeadraceError | None = None
+        self._is_starved = False  # the last checkpoint met a disk without room
+        self._checkpoint_in = 0  # ticks until the next one is tried
+        self._patience = 1
 
-    def _note_syncing(self) -> None:
-        """What file-fast left in the page cache is synced before file-durable builds on it."""
+    def _prepare(self) -> None:
+        """Before anything is written.
+
+        What file-fast left in the page cache is synced before file-durable builds on it.
+        """
+        if self._is_prepared:
+            return
         if not self._sync:
             self._disk.open(UNSYNCED, create=True).close()
         elif UNSYNCED in self._disk.list(""):
@@ -143,6 +179,8 @@ class FileStorage:
             self._disk.remove(UNSYNCED)
         # A synced file in a directory that nobody can find is lost all the same.
         self._disk.sync_directory("")
+        self._ballast.take()
+        self._is_prepared = True
 
     # -- the life of the storage -----------------------------------------------------------
 
@@ -150,8 +188,9 @@ class FileStorage:
         self,
         committed: Callable[[Sequence[Entry]], None],
         failed: Callable[[Sequence[Entry]], None],
+        delayed: Delayed | None = None,
     ) -> None:
-        self._committer.start(committed, failed)
+        self._committer.start(committed, failed, delayed)
 
     def recover(self) -> Iterable[Recovered]:
         catalogued = self._catalog.load()
@@ -165,6 +204,7 @@ class FileStorage:
                 self._leave_out(entry.id, entry.stream, error)
         for _, frame in self._journal.recover(self._catalog.current.applied_lsn):
             self._replay_one(frame)
+        self._look()
         for log in list(self._logs.values()):
             try:
                 self._parent_of(log.state)  # which may have been left out since
@@ -235,27 +275,36 @@ class FileStorage:
             self._logs[state.id] = self._new_log(state)
             self._replay(frame.initial)
         elif isinstance(frame, AppendFrame):
-            log = self._logs[frame.stream_id]
+            log = self._log(frame.stream_id)
             change = frame.change()
+            if change.start != log.state.tail:
+                place = f"stream {frame.stream_id:016x}, which ends before what is added"
+                raise StoredBytesDamaged(JOURNAL, place)
             apply_append(log.state, change, frame.now_ms, self._limits)
             log.tail.append(change)
             self._pinned_bytes += len(change.data)
         elif isinstance(frame, RemoveFrame):
-            log = self._logs[frame.stream_id]
+            log = self._log(frame.stream_id)
             log.state.deleted = True
             if frame.whole:
                 self._forget(log)
         elif isinstance(frame, DocumentsFrame):
             apply_documents(self._documents, frame.documents)
         elif isinstance(frame, AdoptFrame):
-            frame.restore(self._logs[frame.stream_id].state)
+            frame.restore(self._log(frame.stream_id).state)
         else:
             assert not isinstance(frame, BlobFrame), "blobs stand in exports only"
-            log = self._logs[frame.stream_id]
+            log = self._log(frame.stream_id)
             apply_frame(log.state, frame)
             log.release(log.state.kept)
             if log.state.snapshot is not None:
                 self.note_id(log.state.snapshot.blob_id)
+
+    def _log(self, stream_id: int, place: str = JOURNAL) -> FileLog:
+        log = self._logs.get(stream_id)
+        if log is None:
+            raise StoredBytesDamaged(place, f"stream {stream_id:016x}, which is not there")
+        return log
 
     def _forget(self, log: FileLog) -> None:
         """A stream is gone whole: nothing of it needs to get into files any more."""
@@ -271,9 +320,20 @@ class FileStorage:
         return self._pinned_bytes
 
     @property
-    def refusal(self) -> HeadraceError | None:
+    def removal_refusal(self) -> HeadraceError | None:
         if self._committer.is_failed:
             return StorageFailed()
+        postponed = self._committer.postponed
+        if postponed is not None:
+            return refusal_of(postponed.reason)
+        return self._disk_refusal if isinstance(self._disk_refusal, StorageReadOnly) else None
+
+    @property
+    def refusal(self) -> HeadraceError | None:
+        if self._committer.is_failed or self._committer.postponed is not None:
+            return self.removal_refusal
+        if self._disk_refusal is None and self._is_starved:
+            return InsufficientStorage(0, self._segment_bytes)
         if self._disk_refusal is None and self._pinned_bytes > PINNED_BYTES_MAX:
             return Overloaded("bytes not yet in stream files", PINNED_BYTES_MAX)
         return self._disk_refusal
@@ -283,12 +343,26 @@ class FileStorage:
 
     def tick(self) -> None:
         self._look()
+        self._committer.retry()
         if isinstance(self._disk_refusal, InsufficientStorage):
-            # What deletes give back, a checkpoint brings.
-            self._committer.run(self._journal.rotate)
+            # What deletes give back, a checkpoint brings. One that found no room is tried first.
+            if not self._is_starved:
+                self._committer.run(self._journal.rotate)
         elif self._committer.is_idle:
             self._committer.run(self._journal.seal)
+            if not self._ballast.is_held and not self._checkpointing and self._is_prepared:
+                self._take_ballast()
+        self._checkpoint_in = max(0, self._checkpoint_in - 1)
         self._maybe_checkpoint()
+
+    def _take_ballast(self) -> None:
+        future = self._loop.run_in_executor(self._carrier, self._ballast.take)
+        future.add_done_callback(self._took_ballast)
+
+    def _took_ballast(self, finished: asyncio.Future[None]) -> None:
+        error = finished.exception()
+        if error is not None:
+            logger.warning("no room could be put by for a disk that is full: %s", error)
 
     def close(self) -> None:
         """With everything in stream files and catalog, so that a start has nothing to replay."""
@@ -296,12 +370,13 @@ class FileStorage:
         self._committer.close()
         self._workers.shutdown()
         self._carrier.shutdown()
-        if not self._committer.is_poisoned and self._checkpoints_are_sound:
+        is_writable = self._is_prepared and self._journal.is_secured
+        if not self._committer.is_poisoned and self._checkpoints_are_sound and is_writable:
             try:
                 self._journal.finish()
                 self._journal.rotate()
                 self._journal.release(self._checkpoint()[0])
-            except OSError as error:
+            except (OSError, Postponed) as error:
                 # Nothing is lost: the journal has it.
                 logger.warning("the checkpoint at the end failed: %s", error)
         self._journal.close()
@@ -348,7 +423,20 @@ class FileStorage:
 
     def _write(self, batch: list[EncodedFrame]) -> None:
         """On the journal's thread, which gets frames encoded: it is to hold up no other."""
-        if batch:
+        if not batch:
+            return
+        if not self._is_prepared:
+            try:
+                self._prepare()
+            except OSError as error:
+                if is_transient_disk_error(error):
+                    raise Postponed(error) from error
+                raise
+        try:
+            self._journal.write(batch)
+        except Postponed:
+            if not self._ballast.drop():
+                raise
             self._journal.write(batch)
 
     def settle(
@@ -387,6 +475,8 @@ class FileStorage:
         """A full segment is carried over in the background, one checkpoint at a time."""
         if self._checkpointing or not self._journal.sealed or self._may_gather():
             return
+        if self._checkpoint_in or not self._journal.is_secured or not self._is_prepared:
+            return
         self._checkpointing = True
         future = self._loop.run_in_executor(self._carrier, self._checkpoint)
         future.add_done_callback(self._checkpointed)
@@ -405,6 +495,16 @@ class FileStorage:
         """On a worker: full segments into stream files and catalog."""
         # A sync that failed must not be tried again: it would succeed and mean nothing.
         self._checkpoints_are_sound = False
+        try:
+            return self._carry_over()
+        except OSError as error:
+            self._checkpoints_are_sound = is_transient_disk_error(error)
+            if not self._checkpoints_are_sound or not self._ballast.drop():
+                raise
+        # Of what little is left, it may give more back.
+        return self._checkpoint()
+
+    def _carry_over(self) -> tuple[int, Flushed]:
         if self._checkpointer is None:
             self._checkpointer = Checkpointer(
                 self._disk, self._catalog, self._limits, Pace(self._is_pressed), sync=self._sync
@@ -427,12 +527,31 @@ class FileStorage:
 
     def _checkpointed(self, finished: asyncio.Future[tuple[int, Flushed]]) -> None:
         error = finished.exception()
+        if is_transient_disk_error(error):
+            self._put_off_checkpoint(error)
+            return
         if error is not None:
             self._committer.fail(error)
             return
+        self._is_starved, self._patience = False, 1
         applied_lsn, flushed = finished.result()
         self._streams_carried = len(flushed)
         self._note_flushed(iter(flushed.items()), applied_lsn)
+
+    def _put_off_checkpoint(self, reason: BaseException | None) -> None:
+        """Nothing is lost: the journal has it, and what was half written counts for nothing."""
+        if not self._is_starved:
+            logger.warning("a checkpoint found no room and is tried again: %s", reason)
+        self._checkpointing = False
+        self._is_starved = True
+        self._checkpoint_in = self._patience
+        self._patience = min(2 * self._patience, PATIENCE_TICKS_MAX)
+        # Segments that are kept to be used again are room, too.
+        self._committer.run(self._drop_free_segments)
+
+    def _drop_free_segments(self) -> None:
+        with suppress_transient():
+            self._journal.drop_free()
 
     def _note_flushed(
         self, flushed: Iterator[tuple[int, tuple[int, Sizes]]], applied_lsn: int
@@ -450,7 +569,12 @@ class FileStorage:
             if not left:
                 self._loop.call_soon(self._note_flushed, flushed, applied_lsn)
                 return
-        self._committer.run(lambda: self._journal.release(applied_lsn), self._released)
+        self._committer.run(lambda: self._release(applied_lsn), self._released)
+
+    def _release(self, applied_lsn: int) -> None:
+        """Segments that stay for want of room are released with the next checkpoint."""
+        with suppress_transient():
+            self._journal.release(applied_lsn)
 
     def _released(self) -> None:
         """Not before: the next checkpoint must not read segments that are being released."""

@@ -8,16 +8,19 @@ cache.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
 
-from headrace.errors import StoredBytesDamaged
+from headrace.errors import InsufficientStorage, StoredBytesDamaged
 from headrace.storage import bodies, frames, set_down, whole_files
-from headrace.storage.disk import Disk, DiskFile
+from headrace.storage.base import Postponed
+from headrace.storage.disk import Disk, DiskFile, SyncFailed, is_transient_disk_error
 from headrace.storage.frames import BatchHeader, EncodedFrame, Frame
 from headrace.storage.set_down import Again
 
@@ -28,6 +31,7 @@ LAST: Final = "journal/last"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
 _FREE: Final = "free-"
+SMALL_SEGMENT_BYTES: Final = 1024 * 1024  # of a disk that is full: some ten thousand deletes
 FREE_SEGMENTS_MAX: Final = 3  # kept to be used again; as many as are released together
 _AHEAD_BYTES: Final = 1024 * 1024
 _ZEROS_BYTES: Final = 1024 * 1024
@@ -47,6 +51,10 @@ class Segment(NamedTuple):
 
 def segment_name(generation: int) -> str:
     return f"{DIRECTORY}/{_USED}{generation:016d}"
+
+
+def _free_name(generation: int) -> str:
+    return f"{DIRECTORY}/{_FREE}{generation:016d}"
 
 
 class Last(msgspec.Struct, array_like=True):
@@ -116,6 +124,9 @@ class Journal:
         self.sealed: list[Segment] = []
         self._void: list[int] = []
         self._unproven: list[_Unproven] = []
+        self._taken: tuple[int, int] | None = None  # generation and size, not yet written to
+        self.is_secured = True
+        """Whether nothing that was recovered is left to be written again before writing goes on."""
         disk.make_directory(DIRECTORY)
         self._last = self._read_last()
         self._set_down: list[Again] = []
@@ -123,11 +134,20 @@ class Journal:
     # -- writing ---------------------------------------------------------------------------
 
     def write(self, batch: list[EncodedFrame]) -> None:
-        """Append a batch and sync it; it is durable when this returns."""
+        """Append a batch and sync it; it is durable when this returns.
+
+        Raises Postponed where there is no room to begin a segment: then nothing has happened.
+        """
         header, pieces = self._encode(batch)
         current = self._current
         if current is None or current.position + header.size > current.size:
-            current = self._rotate(header.size)
+            try:
+                self.secure()
+                current = self._rotate(header.size)
+            except OSError as error:
+                if is_transient_disk_error(error):
+                    raise Postponed(error) from error
+                raise
             header, pieces = self._encode(batch)
         current.file.write(current.position, *pieces)
         if self._sync:
@@ -148,14 +168,45 @@ class Journal:
         return frames.encode_batch(batch, self._generation, self.next_lsn, durable_lsn)
 
     def _rotate(self, size: int) -> _Current:
+        """Begin a segment; where that fails for want of room, it can be called again."""
         self._finish_current()
-        self._generation += 1
-        name = segment_name(self._generation)
-        self._take(name, max(size, self._segment_bytes))
-        file = self._disk.open(name)
-        self._write_last(Last(self._generation, file.size(), self.next_lsn))
-        self._current = _Current(file, self._generation, self.next_lsn, 0, file.size())
+        generation, taken_bytes = self._take_segment(size)
+        file = self._disk.open(segment_name(generation))
+        try:
+            self._write_last(Last(generation, taken_bytes, self.next_lsn))
+        except BaseException:
+            file.close()
+            raise
+        self._taken = None
+        self._current = _Current(file, generation, self.next_lsn, 0, taken_bytes)
         return self._current
+
+    def _take_segment(self, size: int) -> tuple[int, int]:
+        """The generation and size of a segment to begin; perhaps one that was taken before."""
+        if self._taken is not None and self._taken[1] < size:
+            generation, _ = self._taken
+            self._disk.remove(segment_name(generation))
+            self._taken = None
+        if self._taken is None:
+            name = segment_name(self._generation + 1)
+            self._take(name, self._affordable(size))
+            self._generation += 1
+            self._taken = self._generation, self._size_of(name)
+        return self._taken
+
+    def _affordable(self, size: int) -> int:
+        """How large a segment to take for a batch of `size`: a small one, where room is short."""
+        wanted = max(size, self._segment_bytes)
+        refusal = self._disk.refusal()
+        is_short = isinstance(refusal, InsufficientStorage) and refusal.free_bytes < wanted
+        return max(size, min(wanted, SMALL_SEGMENT_BYTES)) if is_short else wanted
+
+    def _size_of(self, name: str) -> int:
+        file = self._disk.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
 
     def _finish_current(self) -> None:
         current, self._current = self._current, None
@@ -166,7 +217,7 @@ class Journal:
     def _take(self, name: str, size: int) -> None:
         """Give a free segment, or a new one, the name under which it is used."""
         if size <= self._segment_bytes:
-            for free in self._free():
+            for free in self._free():  # none of them is smaller than segments are
                 self._disk.rename(f"{DIRECTORY}/{free}", name)
                 self._disk.sync_directory(DIRECTORY)
                 return
@@ -177,10 +228,25 @@ class Journal:
     def _make(self, name: str, size: int) -> None:
         file = self._disk.open(name, create=True)
         zeros = bytes(_ZEROS_BYTES)
-        for offset in range(0, size, _ZEROS_BYTES):
-            file.write(offset, zeros[: size - offset])
-        file.sync()
-        file.close()
+        try:
+            for offset in range(0, size, _ZEROS_BYTES):
+                file.write(offset, zeros[: size - offset])
+            file.sync()
+        except OSError as error:
+            if is_transient_disk_error(error):
+                # Half a segment is of no use, and others need the room.
+                with suppress(OSError):
+                    self._disk.remove(name)
+            raise
+        finally:
+            file.close()
+
+    def drop_free(self) -> bool:
+        """Give up the segments that are kept to be used again; whether there were any."""
+        free = self._free()
+        for name in free:
+            self._disk.remove(f"{DIRECTORY}/{name}")
+        return bool(free)
 
     def _free(self) -> list[str]:
         return [name for name in self._disk.list(DIRECTORY) if name.startswith(_FREE)]
@@ -192,14 +258,13 @@ class Journal:
             self._write_last(Last(self._generation, 0, self.next_lsn))
         # To make one takes as long as hundreds of batches; but a disk that is full needs the room.
         free_max = FREE_SEGMENTS_MAX if self._disk.refusal() is None else 1
-        for segment in self.sealed:
-            if segment in kept:
-                continue
-            if len(self._free()) >= free_max:
+        for segment in [one for one in self.sealed if one not in kept]:
+            is_small = self._size_of(segment.name) < self._segment_bytes
+            if is_small or len(self._free()) >= free_max:
                 self._disk.remove(segment.name)
             else:
-                self._disk.rename(segment.name, f"{DIRECTORY}/{_FREE}{segment.generation:016d}")
-        self.sealed = kept
+                self._disk.rename(segment.name, _free_name(segment.generation))
+            self.sealed.remove(segment)
         self._disk.sync_directory(DIRECTORY)
 
     def _read_last(self) -> Last:
@@ -231,18 +296,52 @@ class Journal:
 
     def recover(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """Frames after `applied_lsn`, with their numbers; afterwards the journal goes on."""
+        self.is_secured = False
+        yield from self.scan(applied_lsn)
+        try:
+            self.secure()
+        except OSError as error:
+            if not is_transient_disk_error(error):
+                raise
+            logger.warning("the journal can be read, and not be written yet: %s", error)
+            self._sync_unproven()
+
+    def secure(self) -> None:
+        """Make what was recovered safe to build on, unless that is done; can be called again.
+
+        Until then the journal can be read, on a disk that is full or read-only, too.
+        """
+        if self.is_secured:
+            return
         for leftover in (n for n in self._disk.list(DIRECTORY) if n.endswith(".new")):
             self._disk.remove(f"{DIRECTORY}/{leftover}")
         self._write_again()
-        yield from self.scan(applied_lsn)
-        for generation in self._void:
+        self._remove_void()
+        if self._sync:
+            self._secure_unproven()
+        self.is_secured = True
+
+    def _remove_void(self) -> None:
+        while self._void:
+            generation = self._void[-1]
             # A later life writes frames of the same numbers: these must not be taken for them.
             logger.warning("%s was never synced and is void", segment_name(generation))
             self._disk.remove(segment_name(generation))
-        if self._void:
-            self._disk.sync_directory(DIRECTORY)
-        if self._sync:
-            self._secure_unproven()
+            self._void.pop()
+            if not self._void:
+                self._disk.sync_directory(DIRECTORY)
+
+    def _sync_unproven(self) -> None:
+        """The most that can be done for what is served from a disk without room to write again."""
+        for generation in {batch.generation for batch in self._unproven} if self._sync else ():
+            file = self._disk.open(segment_name(generation))
+            try:
+                file.sync()
+            except SyncFailed as error:
+                if error.errno != errno.EROFS:  # to which nothing more can happen
+                    raise
+            finally:
+                file.close()
 
     def scan(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """Look without changing anything: frames after `applied_lsn`, or what is damaged."""

@@ -18,6 +18,7 @@ from headrace.storage.base import (
     Check,
     Commits,
     Created,
+    Delayed,
     Documents,
     Entry,
     Failed,
@@ -166,6 +167,7 @@ class MemoryStorage:
     """Commits in the caller's own stack frame."""
 
     refusal: HeadraceError | None = None
+    removal_refusal: HeadraceError | None = None
 
     def __init__(self) -> None:
         self.blobs: Blobs = MemoryBlobs()
@@ -178,6 +180,7 @@ class MemoryStorage:
         self,
         committed: Callable[[Sequence[Entry]], None],
         failed: Callable[[Sequence[Entry]], None],
+        delayed: Delayed | None = None,
     ) -> None:
         self._committed = committed
 

@@ -29,11 +29,13 @@ def read(disk: Disk, path: str) -> bytes | None:
 def replace(disk: Disk, path: str, payload: bytes, *, sync: bool = True) -> None:
     """Take the place of the file of that name, whole or not at all."""
     file = disk.open(f"{path}.new", create=True)
-    file.truncate(0)
-    file.write(0, _checksum(payload) + payload)
-    if sync:
-        file.sync()
-    file.close()
+    try:
+        file.truncate(0)
+        file.write(0, _checksum(payload) + payload)
+        if sync:
+            file.sync()
+    finally:
+        file.close()
     disk.rename(f"{path}.new", path)
     if sync:
         disk.sync_directory(path.rpartition("/")[0])

@@ -20,7 +20,8 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-from headrace.errors import DirectoryLocked, HeadraceError
+from headrace.errors import DirectoryLocked, HeadraceError, InsufficientStorage
+from headrace.storage.disk import SyncFailed
 
 
 class PowerLost(BaseException):
@@ -164,6 +165,7 @@ class SimulatedFile:
         write = _Write(offset, b"".join(pieces))
         half = _Write(offset, write.data[: len(write.data) // 2])
         self._disk.call("write", short=lambda: self._node.change(half))
+        self._disk.take_room(offset + len(write.data) - len(self._node.cached))
         self._node.change(write)
 
     def sync(self) -> None:
@@ -176,6 +178,7 @@ class SimulatedFile:
 
     def truncate(self, size: int) -> None:
         self._disk.call("truncate")
+        self._disk.take_room(size - len(self._node.cached))
         self._node.change(_Truncate(size))
 
     def punch(self, offset: int, size: int) -> None:
@@ -199,6 +202,8 @@ class SimulatedDisk:
         """Which calls go wrong, by number; a call that is to be short and is no write is EIO."""
         self.calls: dict[str, int] = {}
         self.call_count = 0
+        self.room_bytes: int | None = None
+        """How much larger all files together may become before the disk is full."""
         self.opened: list[str] = []
         self._root = _Node(entries={})
         self._is_on = True
@@ -228,7 +233,8 @@ class SimulatedDisk:
         if failed is not None:
             failed()
         number = errno.EIO if fault is Fault.EIO else errno.ENOSPC
-        raise OSError(number, os.strerror(number))
+        kind = SyncFailed if name.startswith("sync") else OSError
+        raise kind(number, os.strerror(number))
 
     def cut_power(self) -> None:
         """Forget what was not synced, and come back."""
@@ -325,6 +331,8 @@ class SimulatedDisk:
         parent, last = self._parent(name)
         if last not in (parent.entries or {}):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        assert parent.entries is not None, "a parent is a directory"
+        self.take_room(-len(parent.entries[last].cached))
         parent.link(_Entry(last, None, None))
 
     def sync_directory(self, name: str) -> None:
@@ -339,8 +347,18 @@ class SimulatedDisk:
             node.sync()
             nodes += (node.entries or {}).values()
 
+    def take_room(self, byte_count: int) -> None:
+        """So many bytes more, or fewer; raises where the disk is too full for them."""
+        if self.room_bytes is None:
+            return
+        if byte_count > max(0, self.room_bytes):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room_bytes -= byte_count
+
     def refusal(self, needed_bytes: int = 0) -> HeadraceError | None:
-        return None
+        if self.room_bytes is None or self.room_bytes >= needed_bytes:
+            return None
+        return InsufficientStorage(self.room_bytes, needed_bytes)
 
     def lock(self) -> None:
         self.call("lock")
