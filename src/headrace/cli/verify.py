@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -14,19 +16,29 @@ from headrace.errors import HeadraceError
 def verify(
     directory: Annotated[Path, typer.Argument(help="The data directory (storage.data_dir).")],
 ) -> None:
-    """Check every stored byte; name what is damaged. Exit code 1 if anything is."""
+    """Check every stored byte, and that a server would start; name what is wrong.
+
+    Exit code 1 if anything is.
+    """
+    from headrace.http.start_check import start_refusal
     from headrace.storage.verify import verify as check
 
     try:
         report = check(directory) if directory.is_dir() else None
+        if report is None:
+            fail(f"{directory} is not a data directory of a durable mode.", EXIT_REFUSED)
+        findings = report.findings
+        logging.disable(logging.CRITICAL)  # what it says is said below
+        # What is damaged may end the process that takes it for sound: acid's pages above all.
+        refusal = asyncio.run(start_refusal(directory)) if not findings else None
     except HeadraceError as error:
         fail(error.detail, EXIT_FAILED)
-    if report is None:
-        fail(f"{directory} is not a data directory of a durable mode.", EXIT_REFUSED)
-    for finding in report.findings:
+    except OSError as error:
+        fail(f"{error.filename or directory} cannot be read: {error.strerror}.", EXIT_FAILED)
+    if refusal is not None:
+        findings.append(refusal)
+    for finding in findings:
         typer.echo(finding)
-    typer.echo(
-        f"{report.streams} streams, {report.data_bytes} bytes, {len(report.findings)} damaged"
-    )
-    if report.findings:
+    typer.echo(f"{report.streams} streams, {report.data_bytes} bytes, {len(findings)} damaged")
+    if findings:
         raise typer.Exit(EXIT_FAILED)

@@ -55,7 +55,7 @@ _pack = msgspec.msgpack.encode
 
 def present(transaction: Any) -> list[bytes]:
     """Nothing was counted in a directory that no server has opened since there are counts."""
-    return [n for n in DATABASES if n != b"commits" or transaction.get(n) is not None]
+    return [n for n in DATABASES if n not in LATER_DATABASES or transaction.get(n) is not None]
 
 
 def stream_key(stream_id: int) -> bytes:

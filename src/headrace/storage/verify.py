@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
@@ -26,6 +26,8 @@ from headrace.storage.records import decode_state, snapshot_of
 from headrace.storage.stream_files import Sizes, StreamReader
 from headrace.storage.tailed import base_of
 
+READ_BYTES: Final = 1024 * 1024
+
 
 class Report(NamedTuple):
     """`findings` are sentences, each naming a file and a place in it."""
@@ -38,12 +40,14 @@ class Report(NamedTuple):
 def verify(directory: Path) -> Report | None:
     """Check a data directory of any durable mode; None where there is none."""
     disk = RealDisk(directory)
-    is_acid, is_files = bool(disk.list("acid")), bool(disk.list("journal"))
-    if not is_acid and not is_files:
-        return None
-    disk.lock()
     try:
+        is_acid, is_files = bool(disk.list("acid")), bool(disk.list("journal"))
+        if not is_acid and not is_files:
+            return None
+        disk.lock()
         return _verify_acid(directory, disk) if is_acid else verify_files(disk)
+    except OSError as error:
+        return Report([_unreadable(error)], 0, 0)
     finally:
         disk.close()
 
@@ -68,14 +72,25 @@ def verify_files(disk: Disk) -> Report:
             _note_snapshot(frame, snapshots)
     except HeadraceError as damage:
         findings.append(damage.detail)
-    except OSError as missing:
-        findings.append(f"A file cannot be read: {missing.filename}: {missing.strerror}.")
+    except OSError as error:
+        findings.append(_unreadable(error))
     for entry in entries:
         state = state_of(entry)
         findings += _check_stream(disk, state, sizes_of(entry))
         data_bytes += state.tail.bytes - max(base_of(state).bytes, state.kept.bytes)
-    findings += _check_snapshots(disk, snapshots.values())
+    try:
+        findings += _check_snapshots(disk, snapshots.values())
+    except OSError as error:
+        findings.append(_unreadable(error))
     return Report(findings, len(streams), data_bytes)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename or 'a file'}: {error.strerror or error}"
+
+
+def _unreadable(error: OSError) -> str:
+    return f"A file cannot be read: {_reason(error)}."
 
 
 def _snapshot_of(state: StreamState) -> Snapshot | None:
@@ -92,8 +107,10 @@ def _note_snapshot(frame: Frame, snapshots: dict[int, Snapshot | None]) -> None:
 
 
 def _check_snapshots(disk: Disk, snapshots: Iterable[Snapshot | None]) -> Iterator[str]:
-    blobs = DiskBlobs(disk, sync=False)
     by_id = {found.blob_id: found for found in snapshots if found is not None}
+    if not by_id:
+        return
+    blobs = DiskBlobs(disk, sync=False)
     for blob_id, snapshot in sorted(by_id.items()):
         size = snapshot.size_bytes
         try:
@@ -126,6 +143,8 @@ def _check_stream(disk: Disk, state: StreamState, sizes: Sizes) -> Iterator[str]
             yield damage.detail
     except FileNotFoundError as missing:
         yield f"A file of the stream {state.name!r} is missing: {missing.filename}."
+    except OSError as error:
+        yield f"A file of the stream {state.name!r} cannot be read: {_reason(error)}."
     finally:
         reader.close()
 
@@ -140,6 +159,7 @@ def _verify_acid(directory: Path, disk: Disk) -> Report:
     snapshots: list[Snapshot | None] = []
     for path in sorted((directory / "acid").glob("shard-*")):
         try:
+            _read_through(disk, f"{path.relative_to(directory)}/data.mdb")
             with lmdb.open(
                 str(path), readonly=True, lock=False, max_dbs=len(records.DATABASES)
             ) as environment:
@@ -152,8 +172,20 @@ def _verify_acid(directory: Path, disk: Disk) -> Report:
                 snapshots += shard.snapshots
         except lmdb.Error as error:
             findings.append(f"{path.relative_to(directory)} cannot be read: {error}.")
+        except OSError as error:
+            findings.append(_unreadable(error))
     findings += _check_snapshots(disk, snapshots)
     return Report(findings, streams, data_bytes)
+
+
+def _read_through(disk: Disk, name: str) -> None:
+    """LMDB maps its file: a page of it that cannot be read would end the process."""
+    file = disk.open(name)
+    try:
+        for offset in range(0, file.size(), READ_BYTES):
+            file.read(offset, READ_BYTES)
+    finally:
+        file.close()
 
 
 def _check_count(disk: Disk, shard: str, commits: int) -> Iterator[str]:
@@ -181,7 +213,7 @@ class _ShardCheck:
         with self._environment.begin() as transaction:
             databases = {
                 name: self._environment.open_db(name, transaction, create=False)
-                for name in self._present(transaction)
+                for name in records.present(transaction)
             }
             for name, database in databases.items():
                 yield from self._check_values(transaction, name.decode(), database)
@@ -189,14 +221,6 @@ class _ShardCheck:
                 with suppress(StoredBytesDamaged):  # reported just now
                     self.commits = acid_count.get(transaction, databases[b"commits"])
             yield from self._check_order(transaction, databases)
-
-    def _present(self, transaction: Any) -> list[bytes]:
-        """Nothing was counted in a directory that no server has opened since there are counts."""
-        return [
-            name
-            for name in records.DATABASES
-            if name not in records.LATER_DATABASES or transaction.get(name) is not None
-        ]
 
     def _check_values(self, transaction: Any, name: str, database: Any) -> Iterator[str]:
         for key, value in transaction.cursor(database):
