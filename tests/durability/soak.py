@@ -1,8 +1,9 @@
 """The long tier: `make soak`, an hour by default, and a report of what was run and found.
 
 The same checks as the short tier, for as long as there is time: crash-disk seeds that no run has
-seen, every bit of rot, kills, power cuts, recorded histories, producer races, live delivery; then
-a start with 10 GiB in 1,000 streams and a directory of 100,000 streams. Exits 1 on a violation.
+seen, more of them with clocks that are set, disks that fill up and chains of forks, every bit of
+rot, kills, power cuts, full disks, recorded histories, producer races, live delivery; then a start
+with 10 GiB in 1,000 streams and a directory of 100,000 streams. Exits 1 on a violation.
 
     python -m tests.durability.soak --minutes 60
 """
@@ -34,6 +35,7 @@ from headrace.testing.server import ServerProcess
 from tests.durability import rot
 from tests.durability.campaign import Campaign
 from tests.durability.crash_machine import Violation, run_seed, small_windows
+from tests.durability.full_disk import FullDisk
 from tests.durability.modes import ALL_MODES, DURABLE_MODES, KEPT_MODES, settings
 from tests.durability.producer_races import Race, run_race
 from tests.durability.scale import recovery_at_size, streams_at_scale
@@ -43,9 +45,11 @@ TEXT = {"content-type": "text/plain"}
 PATH = "/v1/stream/soak"
 # How the time is divided; what is not here takes what it takes.
 SHARES = {
-    "seeds": 0.45,
+    "seeds": 0.25,
+    "troubled": 0.2,
     "kills": 0.15,
-    "cuts": 0.12,
+    "cuts": 0.08,
+    "full": 0.04,
     "histories": 0.08,
     "races": 0.06,
     "live": 0.06,
@@ -74,31 +78,41 @@ class Soak:
         print(f"{what}: {count}, {len(wrong)} violations", flush=True)
 
 
-def try_seeds(first: int) -> list[str]:
+def try_seeds(first: int, *, is_troubled: bool = False) -> list[str]:
     logging.disable(logging.CRITICAL)
     found = []
     with small_windows():
         for seed in range(first, first + SEEDS_AT_ONCE):
             try:
-                run_seed(seed)
+                run_seed(seed, is_troubled=is_troubled)
             except Exception as wrong:  # whatever it is, the seed is worth a look
                 found.append(f"seed {seed}: {type(wrong).__name__}: {wrong}")
     return found
 
 
 def seeds(soak: Soak) -> None:
+    _seeds(soak, "seeds", "crash-disk seeds", try_seeds)
+
+
+def troubled(soak: Soak) -> None:
+    """The same with a clock that is set between lives and within, full disks and fork chains."""
+    what = "crash-disk seeds with clock steps, full disks and fork chains"
+    _seeds(soak, "troubled", what, partial(try_seeds, is_troubled=True))
+
+
+def _seeds(soak: Soak, share: str, what: str, attempt: Callable[[int], list[str]]) -> None:
     """Seeds from the time of day on, so that every run looks where none has looked."""
     first = number = int(time.time()) * 1000
-    within = soak.until("seeds")
+    within = soak.until(share)
     wrong: list[str] = []
     workers = os.cpu_count() or 1
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         while within():
             end = number + 4 * workers * SEEDS_AT_ONCE
-            for found in pool.map(try_seeds, range(number, end, SEEDS_AT_ONCE), chunksize=1):
+            for found in pool.map(attempt, range(number, end, SEEDS_AT_ONCE), chunksize=1):
                 wrong += found
             number = end
-    soak.say("crash-disk seeds", f"{number - first:,} from {first} on", wrong)
+    soak.say(what, f"{number - first:,} from {first} on", wrong)
 
 
 def every_bit(soak: Soak) -> None:
@@ -143,6 +157,22 @@ def cuts(soak: Soak, directory: Path) -> None:
                 soak.say(f"power cuts, {mode}", _told(campaign, "cuts"), wrong)
         except CannotCutPower as reason:
             soak.lines.append(f"| power cuts, {mode} | not possible here: {reason} | |")
+
+
+def full(soak: Soak, directory: Path) -> None:
+    """Lives on a disk that another process fills to its last byte, and kills in between."""
+    for mode in DURABLE_MODES:
+        within = soak.until("full", len(DURABLE_MODES))
+        work = directory / f"full-{mode}"
+        work.mkdir()
+        try:
+            with PowerCutDisk(work) as disk:
+                campaign = FullDisk(mode, disk.path, work)
+                while within() or not campaign.lives:
+                    campaign.live()
+                soak.say(f"full disks, {mode}", campaign.sentence, campaign.wrong)
+        except CannotCutPower as reason:
+            soak.lines.append(f"| full disks, {mode} | not possible here: {reason} | |")
 
 
 def _cut(disk: PowerCutDisk, server: ServerProcess) -> None:
@@ -267,10 +297,11 @@ def main() -> int:
         directory = Path(name)
         parts: list[Callable[[], None]] = [
             partial(seeds, soak),
+            partial(troubled, soak),
             partial(every_bit, soak),
             *(
                 partial(part, soak, directory)
-                for part in (kills, cuts, histories, races, live, at_size)
+                for part in (kills, cuts, full, histories, races, live, at_size)
             ),
         ]
         try:
