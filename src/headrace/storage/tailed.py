@@ -73,7 +73,9 @@ class TailedLog(ABC):
         return owner.tail.seek(start, messages_max, None), end
 
     def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
-        owner, end = self._owner(start, limit)
+        owner, end = self, limit
+        if start.bytes < self.base.bytes:
+            owner, end = self._owner(start, limit)
         if start.bytes >= owner.tail.base.bytes:
             return clip(owner.tail.read(start, end, bytes_max), end)
         cold = owner.cold(start, min(end, owner.tail.base), bytes_max)
