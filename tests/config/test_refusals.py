@@ -54,7 +54,7 @@ def test_an_unknown_key_in_a_file_gets_the_nearest_one_and_the_whole_section(
         "http.keep_alive_sec in config/local.toml is not a setting "
         "(did you mean http.keep_alive_secs?); "
         "[http] has cors_origins, keep_alive_secs, header_timeout_secs, body_timeout_secs, "
-            "answer_timeout_secs."
+        "answer_timeout_secs."
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.http.start_check import start_refusal
+from headrace.http.start_check import start_findings
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.requests import Create, ForkRequest
 from headrace.protocol.stream import Appended, ForkOrigin, StreamConfig, StreamState, apply_append
@@ -98,7 +98,7 @@ def test_what_a_start_would_refuse_is_found(
 ) -> None:
     directory = tmp_path / "data"
     make(mode, directory, spoil)
-    assert asyncio.run(start_refusal(directory)) is not None
+    assert asyncio.run(start_findings(directory))
 
 
 def same_id(engine: Engine) -> None:
@@ -129,7 +129,7 @@ def test_looking_changes_nothing(mode: str, tmp_path: Path) -> None:
     report = verify(directory)
     assert report is not None
     assert report.findings == []
-    assert asyncio.run(start_refusal(directory)) is None
+    assert asyncio.run(start_findings(directory)) == []
     assert content() == before
 
 

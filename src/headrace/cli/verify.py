@@ -20,7 +20,7 @@ def verify(
 
     Exit code 1 if anything is.
     """
-    from headrace.http.start_check import start_refusal
+    from headrace.http.start_check import start_findings
     from headrace.storage.verify import verify as check
 
     try:
@@ -30,13 +30,12 @@ def verify(
         findings = report.findings
         logging.disable(logging.CRITICAL)  # what it says is said below
         # What is damaged may end the process that takes it for sound: acid's pages above all.
-        refusal = asyncio.run(start_refusal(directory)) if not findings else None
+        if not findings:
+            findings = asyncio.run(start_findings(directory))
     except HeadraceError as error:
         fail(error.detail, EXIT_FAILED)
     except OSError as error:
         fail(f"{error.filename or directory} cannot be read: {error.strerror}.", EXIT_FAILED)
-    if refusal is not None:
-        findings.append(refusal)
     for finding in findings:
         typer.echo(finding)
     typer.echo(f"{report.streams} streams, {report.data_bytes} bytes, {len(findings)} damaged")

@@ -25,8 +25,8 @@ from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSett
 SEGMENT_BYTES: Final = 1024 * 1024  # in memory: no larger than need be
 
 
-async def start_refusal(directory: Path) -> str | None:
-    """Why a server that is started on `directory` would not start or not stay up, if so."""
+async def start_findings(directory: Path) -> list[str]:
+    """What would keep a server on `directory` from starting or staying up, or from serving all."""
     loop = asyncio.get_running_loop()
     storage: Storage | None = None
     try:
@@ -35,14 +35,17 @@ async def start_refusal(directory: Path) -> str | None:
         manager = SubscriptionManager(engine, SubscriptionSettings(), loop)
         await manager.stop()
         engine.close()
+        return [
+            f"A server would set the stream {name!r} aside: {reason}"
+            for name, reason in engine.aside
+        ]
     except HeadraceError as refusal:
-        return refusal.detail
+        return [refusal.detail]
     except OSError as error:
-        return f"A file cannot be read: {error.filename}: {error.strerror or error}."
+        return [f"A file cannot be read: {error.filename}: {error.strerror or error}."]
     except Exception as defect:
         # Whatever it is, a server would end by it: the stored state is none that it can be in.
-        return f"A server does not start on this directory: {type(defect).__name__}: {defect}."
-    return None
+        return [f"A server does not start on this directory: {type(defect).__name__}: {defect}."]
 
 
 def _open(directory: Path, loop: asyncio.AbstractEventLoop) -> Storage:

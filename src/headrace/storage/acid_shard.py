@@ -260,9 +260,10 @@ class Shard:
                 except Exception as error:
                     found = _unrecovered(key, stream, error)
                 yield found
-            for key, value in transaction.cursor(self._databases[b"removed"]):
-                records.unseal("removed", key, value)
-                self._backlog.append(Erasure(int.from_bytes(key, "big")))
+            if b"removed" in self._databases:  # not in an old directory that is only read
+                for key, value in transaction.cursor(self._databases[b"removed"]):
+                    records.unseal("removed", key, value)
+                    self._backlog.append(Erasure(int.from_bytes(key, "big")))
             if self._backlog:
                 self.committer.add(_GO_ON, None)
             for name in records.STATE_DATABASES:
