@@ -154,13 +154,13 @@ def _delete(machine: Machine) -> Callable[[SubscriptionManager], None]:
 
 def do_sweep(machine: Machine, name: str) -> None:
     machine.engine.sweep()
-    machine.engine.slices.run()
+    machine.engine.maintenance.run()
 
 
 def do_wait(machine: Machine, name: str) -> None:
     machine.clock.advance(ms=1500)
     machine.engine.sweep()
-    machine.engine.slices.run()
+    machine.engine.maintenance.run()
 
 
 Action = Callable[["Machine", str], None]

@@ -256,7 +256,7 @@ class Machine:
         storage.used_ids = self.used_ids
         self.storage = storage
         self.engine = Engine(storage, self.clock, LIMITS)
-        self.engine.slices.wake = lambda: None  # so that a crash may come between two slices
+        self.engine.maintenance.wake = lambda: None  # so that a crash may come between two slices
         if not self._streams_only:
             self.subscriptions = SubscriptionManager(
                 self.engine, SubscriptionSettings(), self.loop.as_loop

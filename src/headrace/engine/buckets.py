@@ -133,7 +133,7 @@ class Buckets:
         for stream in list(islice(self._over(bucket), CLEARED_AT_ONCE_MAX)):
             self._engine.removal.expire(stream)
         if len(bucket.ids):
-            self._engine.slices.add(partial(self._delete_on, bucket_id, reply))
+            self._engine.maintenance.add(partial(self._delete_on, bucket_id, reply))
         elif bucket.pending:
             # Whether it is empty shows when what is under way is durable.
             under_way = next(iter(bucket.pending.values()))

@@ -17,13 +17,13 @@ from headrace.engine.buckets import Buckets
 from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
 from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.feed import Feed, Feeds
+from headrace.engine.maintenance import Maintenance
 from headrace.engine.reads import ReadOutcome, Reads, start_position
 from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
 from headrace.engine.renewals import Renewals
 from headrace.engine.replies import translate
 from headrace.engine.set_aside import SetAside
-from headrace.engine.slices import Slices
 from headrace.engine.snapshots import Snapshots
 from headrace.engine.space import Space
 from headrace.engine.tails import Stream, TailListener
@@ -114,7 +114,7 @@ class Engine:
         self.storage = storage
         self.reads = Reads(storage)
         self._next_id = 0
-        self.slices = Slices()
+        self.maintenance = Maintenance()
         self.aside = SetAside(self)
         self.expiring = ExpiryQueue()
         self._is_expiring = False
@@ -481,9 +481,9 @@ class Engine:
         if self.storage.removal_refusal is None:
             # Else all of this would only wait, and more of it with every second.
             count = self.expire(streams_max)
-            if self.slices.wake is not None and not self._is_expiring and self._is_more_over():
+            if self.maintenance.wake is not None and not self._is_expiring and self._is_more_over():
                 self._is_expiring = True
-                self.slices.add(self._expire_on)
+                self.maintenance.add(self._expire_on)
             self._renewals.tick()
             self.feeds.flush()
         self.storage.tick()

@@ -39,7 +39,7 @@ class Registry:
         self._storage = engine.storage
         self._clock = engine.clock
         self._limits = engine.limits
-        self._slices = engine.slices
+        self._slices = engine.maintenance
         self._is_compacting = False
         self._floor: Position = stream.state.floor
         self._live_count = sum(1 for _ in self._live(self._streams))

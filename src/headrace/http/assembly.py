@@ -37,7 +37,7 @@ from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSett
 
 OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
 FEED_SECS = 0.02  # how long a feed gathers changes while someone waits for them
-SLICE_PAUSE_SECS = 0.002  # between two slices of long work
+MAINTENANCE_PAUSE_SECS = 0.002  # between two slices of long work
 UNBOUNDED = 2**63  # payload on disk is bounded by the disk
 
 
@@ -51,25 +51,25 @@ class Assembly:
     storage: Storage
     scrub: Scrub
     unsent: UnsentBudget
-    _slicer: asyncio.Task[None] | None = field(default=None, init=False)
+    _maintainer: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         self.subscriptions.start()
-        self._slicer = asyncio.ensure_future(self._run_slices())
+        self._maintainer = asyncio.ensure_future(self._run_maintenance())
 
     async def failed(self) -> None:
-        assert self._slicer is not None, "it was started"
-        await asyncio.gather(self.subscriptions.failed(), self.storage.failed(), self._slicer)
+        assert self._maintainer is not None, "it was started"
+        await asyncio.gather(self.subscriptions.failed(), self.storage.failed(), self._maintainer)
 
-    async def _run_slices(self) -> None:
+    async def _run_maintenance(self) -> None:
         """What is too long for one turn of the loop, with room for requests in between."""
-        slices, work = self.application.engine.slices, asyncio.Event()
-        slices.wake = work.set
+        maintenance, work = self.application.engine.maintenance, asyncio.Event()
+        maintenance.wake = work.set
         while True:
             await work.wait()
             work.clear()
-            while slices.run():
-                await asyncio.sleep(SLICE_PAUSE_SECS)
+            while maintenance.run():
+                await asyncio.sleep(MAINTENANCE_PAUSE_SECS)
 
     def tick(self) -> None:
         """Once a second: expired streams, storage's own work, stalled clients, the scrub."""
@@ -79,8 +79,8 @@ class Assembly:
 
     async def stop(self) -> None:
         self.scrub.stop()
-        if self._slicer is not None:
-            self._slicer.cancel()
+        if self._maintainer is not None:
+            self._maintainer.cancel()
         await self.subscriptions.stop()
         self.application.engine.close()
 

@@ -13,7 +13,7 @@ Step = Callable[[], bool]
 """Does one slice; whether there is more to do."""
 
 
-class Slices:
+class Maintenance:
     def __init__(self) -> None:
         self.wake: Callable[[], object] | None = None
         self._steps: deque[Step] = deque()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.engine.engine import EXPIRED_AT_ONCE_MAX, Engine
 from headrace.engine.feed import FLUSHED_AT_ONCE
+from headrace.engine.maintenance import Maintenance
 from headrace.engine.registry import COMPACTED_AT_ONCE, STALE_MESSAGES_MIN
-from headrace.engine.slices import Slices
 from headrace.errors import BucketNotFound
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.names import REGISTRY_NAME
@@ -18,7 +18,7 @@ BRIEF = Create(lifetime=Lifetime(ttl_secs=10))
 
 def sliced(engine: Engine) -> Engine:
     """As a server has it: slices wait until they are called for."""
-    engine.slices.wake = lambda: None
+    engine.maintenance.wake = lambda: None
     return engine
 
 
@@ -30,27 +30,27 @@ def existing(engine: Engine) -> set[str]:
 
 
 def test_steps_take_turns_until_each_is_done() -> None:
-    slices, done = Slices(), ""
-    slices.wake = lambda: None
+    maintenance, done = Maintenance(), ""
+    maintenance.wake = lambda: None
 
     def step(name: str, count: int) -> bool:
         nonlocal done
         done += name
         return done.count(name) < count
 
-    slices.add(lambda: step("a", 3))
-    slices.add(lambda: step("b", 2))
-    while slices.run():
+    maintenance.add(lambda: step("a", 3))
+    maintenance.add(lambda: step("b", 2))
+    while maintenance.run():
         pass
     assert done == "ababa"
-    assert not slices.run()
+    assert not maintenance.run()
 
 
 def compacting(engine: Engine, staying: int) -> int:
     """Streams come and go until the registry begins to compact; how long it is then."""
     for number in range(staying):
         put(engine, f"stays/{number}")
-    while not engine.slices:
+    while not engine.maintenance:
         put(engine, "goes")
         delete(engine, "goes")
     return engine.streams[REGISTRY_NAME].state.tail.messages
@@ -64,7 +64,7 @@ def test_the_registry_is_compacted_a_slice_at_a_time() -> None:
     more = True
     while more:
         length = registry.state.tail.messages
-        more = engine.slices.run()
+        more = engine.maintenance.run()
         assert registry.state.tail.messages - length <= COMPACTED_AT_ONCE
         turns += 1
     assert turns >= 4
@@ -75,14 +75,14 @@ def test_the_registry_is_compacted_a_slice_at_a_time() -> None:
 def test_what_happens_while_the_registry_is_compacted_is_told() -> None:
     engine = sliced(new_engine())
     compacting(engine, 2 * COMPACTED_AT_ONCE)
-    engine.slices.run()
+    engine.maintenance.run()
     delete(engine, "stays/0")  # it was said once more
     delete(engine, f"stays/{2 * COMPACTED_AT_ONCE - 1}")  # it was to be
     put(engine, "new")
     delete(engine, "stays/1")
     put(engine, "stays/1")
     assert existing(engine) == set(engine.streams) - {REGISTRY_NAME}
-    while engine.slices.run():
+    while engine.maintenance.run():
         pass
     assert existing(engine) == set(engine.streams) - {REGISTRY_NAME}
 
@@ -93,7 +93,7 @@ def test_the_registry_is_not_compacted_twice_at_once() -> None:
     for _ in range(2 * STALE_MESSAGES_MIN):
         put(engine, "goes")
         delete(engine, "goes")
-    assert not engine.slices.run()
+    assert not engine.maintenance.run()
     assert existing(engine) == {f"stays/{number}" for number in range(10)}
 
 
@@ -106,7 +106,7 @@ def test_many_streams_that_expire_together_go_a_slice_at_a_time() -> None:
     clock.advance(secs=60)
     assert engine.sweep() == EXPIRED_AT_ONCE_MAX
     left = len(engine.streams)
-    while engine.slices.run():
+    while engine.maintenance.run():
         assert left - len(engine.streams) <= EXPIRED_AT_ONCE_MAX
         left = len(engine.streams)
     assert set(engine.streams) == {REGISTRY_NAME}
@@ -124,7 +124,7 @@ def test_many_windows_that_were_renewed_are_looked_at_a_slice_at_a_time() -> Non
     clock.advance(secs=9)
     assert engine.sweep() == 0
     turns = 1
-    while engine.slices.run():
+    while engine.maintenance.run():
         turns += 1
     assert turns >= 2
     assert len(engine.streams) == 3 * EXPIRED_AT_ONCE_MAX + 1
@@ -161,7 +161,7 @@ def test_a_bucket_of_very_many_expired_streams_is_deleted_in_slices() -> None:
     engine.buckets.delete("bucket", answers.append)
     assert not answers
     assert len(engine.streams) > EXPIRED_AT_ONCE_MAX
-    while engine.slices.run():
+    while engine.maintenance.run():
         pass
     assert len(answers) == 1
     assert not isinstance(answers[0], BucketNotFound)
