@@ -369,6 +369,15 @@ class BodyTooLarge(Refused):
 
 
 @dataclass(eq=False)
+class TooManyMessages(Refused):
+    limit: int
+
+    @property
+    def detail(self) -> str:
+        return f"One append holds at most {self.limit} messages. Split it into several."
+
+
+@dataclass(eq=False)
 class StreamFull(Refused):
     stream: str
     limit_bytes: int

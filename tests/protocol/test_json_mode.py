@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import BodyTooLarge, InvalidJson, Refused
+from headrace.errors import BodyTooLarge, InvalidJson, Refused, TooManyMessages
 from headrace.limits import JSON_DEPTH_MAX
-from headrace.protocol import json_mode
-from headrace.protocol.json_mode import log_form, response_body, split_messages, wire_bytes
+from headrace.protocol import json_mode, json_structure
+from headrace.protocol.json_mode import (
+    Logged,
+    log_form,
+    response_body,
+    split_messages,
+    wire_bytes,
+)
 from tests.protocol.strategies import JSON_TEXTS, JSON_WHITESPACE
 
 BYTES_MAX = 1_000_000
@@ -22,8 +28,18 @@ def split(body: bytes) -> list[bytes]:
     """The messages, by either way: one at a time, and in place."""
     messages = split_messages(body, BYTES_MAX)
     lengths = tuple(len(message) + 1 for message in messages)
-    assert logged(body) == (wire_bytes(messages) if messages else b"", lengths)
+    expected = (wire_bytes(messages) if messages else b"", lengths)
+    assert logged(body) == expected
+    assert in_steps(body) == expected
     return messages
+
+
+def in_steps(body: bytes, window_bytes: int = 3, messages_max: int = 10_000) -> Logged:
+    """As a large body is looked at, with windows that cut everything in two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_structure, "WINDOW_BYTES", window_bytes)
+        patch.setattr(json_mode, "LARGE_BYTES_MIN", 0)
+        return log_form(body, BYTES_MAX, messages_max)
 
 
 def logged(body: bytes) -> tuple[bytes, tuple[int, ...]]:
@@ -59,8 +75,9 @@ def test_any_bytes_are_messages_or_refused(body: bytes) -> None:
     try:
         messages = split(body)
     except Refused:
-        with pytest.raises(Refused):
-            logged(body)
+        for look in (logged, in_steps):
+            with pytest.raises(Refused):
+                look(body)
         return
     value = json.loads(body)
     assert [json.loads(message) for message in messages] == (
@@ -77,10 +94,9 @@ def test_any_bytes_are_messages_or_refused(body: bytes) -> None:
      b"1\x00", b"\x0c1", b"\xa01", b'{"a":1,}', b'"\\x41"', b"\xff\xfe1\x00"],
 )  # fmt: skip
 def test_what_is_not_json_is_refused(body: bytes) -> None:
-    with pytest.raises(InvalidJson):
-        split(body)
-    with pytest.raises(InvalidJson):
-        logged(body)
+    for look in (split, logged, in_steps):
+        with pytest.raises(InvalidJson):
+            look(body)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +117,9 @@ def test_spellings_survive(text: bytes) -> None:
 )  # fmt: skip
 def test_a_number_beyond_a_double_is_refused(text: bytes) -> None:
     for body in (text, b"[1," + text + b"]", b'[{"a":' + text + b"},1]"):
-        with pytest.raises(InvalidJson):
-            split(body)
-        with pytest.raises(InvalidJson):
-            logged(body)
+        for look in (split, logged, in_steps):
+            with pytest.raises(InvalidJson):
+                look(body)
 
 
 @pytest.mark.parametrize("separator", [b",", b", ", b"\n,\t"])
@@ -155,11 +170,42 @@ def test_deeper_json_is_refused_by_naming_the_limit(
     body = opening * depth + b"1" + closing * depth
     with pytest.raises(InvalidJson, match=f"deeper than {JSON_DEPTH_MAX}"):
         split(body)
-    with pytest.raises(InvalidJson, match=f"deeper than {JSON_DEPTH_MAX}"):
-        logged(b"[1,%b]" % body)
+    for look in (logged, in_steps):
+        with pytest.raises(InvalidJson, match=f"deeper than {JSON_DEPTH_MAX}"):
+            look(b"[1,%b]" % body)
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_parsed() -> None:
     for body in (b"{" * 11, b"[%b1]" % (b"1," * 5000)):
         with pytest.raises(BodyTooLarge):
             log_form(body, 10)
+
+
+@pytest.mark.parametrize("element", [b"1", b'"a,b"', b"[1,1]", b'{"a":[",",{"b":1}]}', b' "\\\\" '])
+def test_messages_are_counted_before_anything_is_made_of_them(element: bytes) -> None:
+    body = b"[%b]" % b",".join([element] * 7)
+    for look in (in_steps, lambda body, _, most: log_form(body, BYTES_MAX, most)):
+        assert len(look(body, 3, 7).lengths) == 7
+        with pytest.raises(TooManyMessages):
+            look(body, 3, 6)
+
+
+def test_elements_of_elements_are_not_counted() -> None:
+    one = b"[[%b]]" % b",".join([b"1"] * 500)
+    assert len(in_steps(one, 64, 10).lengths) == 1
+    assert (
+        len(in_steps(one[1:-1].replace(b"[", b'{"a":[').replace(b"]", b"]}"), 64, 10).lengths) == 1
+    )
+
+
+def test_numbers_and_escapes_are_whole_wherever_a_window_ends() -> None:
+    body = b'["1e999, \\" 1e999 ]","\\\\",1e300,-1.5e-999,"' + "é😀".encode() + b'\\u00e9",[[{}]]]'
+    expected = log_form(body, BYTES_MAX)
+    for window_bytes in range(1, len(body) + 1):
+        assert in_steps(body, window_bytes) == expected
+
+
+@given(st.lists(JSON_TEXTS, min_size=1), st.integers(1, 40))
+def test_a_body_is_the_same_in_steps_of_any_size(texts: list[bytes], window_bytes: int) -> None:
+    body = b"[%b]" % b" ,".join(texts)
+    assert in_steps(body, window_bytes) == log_form(body, BYTES_MAX)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -17,9 +17,7 @@ from headrace.client.exchange import Steps
 from headrace.client.failures import BadAnswer
 from headrace.protocol.framed import MEDIA_TYPE
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
-from headrace.protocol.tails import STREAMS_MAX
-
-_TAILS_PER_REQUEST: Final = STREAMS_MAX
+from headrace.protocol.tails import BODY_BYTES_MAX, STREAMS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +78,10 @@ def tails(
 
     `target` is the resource that answers for them; waiting is for as many as one request holds.
     """
-    asked = list(queries)
+    bodies = _bodies(queries)
     found: list[Tail] = []
-    wait = wait and len(asked) <= _TAILS_PER_REQUEST
-    for first in range(0, len(asked), _TAILS_PER_REQUEST):
-        body = orjson.dumps({"streams": asked[first : first + _TAILS_PER_REQUEST]})
+    wait = wait and len(bodies) == 1
+    for body in bodies:
         request = target.request(
             "POST",
             params={"live": "long-poll"} if wait else {},
@@ -95,6 +92,20 @@ def tails(
         answer = yield from ask(target, request, (OK,))
         found += [_tail(target.url, entry) for entry in _streams_of(target.url, answer.body)]
     return found
+
+
+def _bodies(queries: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """As many requests as it takes, by how many streams and how many bytes one may hold."""
+    batches: list[list[bytes]] = []
+    room = 0
+    for query in queries:
+        text = orjson.dumps(query)
+        if not batches or len(batches[-1]) >= STREAMS_MAX or len(text) >= room:
+            batches.append([])
+            room = BODY_BYTES_MAX - len(b'{"streams":[]}')
+        batches[-1].append(text)
+        room -= len(text) + 1
+    return [b'{"streams":[%b]}' % b",".join(batch) for batch in batches]
 
 
 def _streams_of(url: str, body: bytes) -> list[dict[str, Any]]:

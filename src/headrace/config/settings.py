@@ -196,6 +196,9 @@ class Limits(Section):
         COUNT,
         "Bytes of one JSON request body (16 MiB); limits.max_body_bytes binds it too.",
     )
+    max_append_messages: int = _setting(
+        100_000, COUNT, "Messages of one append: elements of a JSON array."
+    )
     # 16 KiB: h11 and node.
     max_header_bytes: int = _setting(16_384, COUNT, "Bytes of all request headers together.")
     max_header_count: int = _setting(100, COUNT, "Headers in one request.")
@@ -225,6 +228,11 @@ class Limits(Section):
     max_streams: int = _setting(1_000_000, COUNT, "Streams that exist at one time.")
     max_live_readers_per_stream: int = _setting(
         100_000, COUNT, "Long-poll and SSE readers waiting on one stream."
+    )
+    max_polled_tails: int = _setting(
+        250_000,
+        whole(10_000),
+        "Streams that polls of many tails wait at, counted for each poll.",
     )
     max_producers_per_stream: int = _setting(
         10_000, COUNT, "Idempotent producers remembered per stream."

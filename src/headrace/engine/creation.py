@@ -25,7 +25,6 @@ from headrace.errors import (
 from headrace.protocol import buckets
 from headrace.protocol.forks import fork_anchor, messages_needed, resolve_point
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, media_type
-from headrace.protocol.json_mode import log_form
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.requests import Append, Create, ForkRequest
@@ -37,6 +36,7 @@ from headrace.protocol.stream import (
     apply_append,
     decide_append,
     decide_existing,
+    json_log_form,
 )
 from headrace.storage.base import Change, Created
 
@@ -217,10 +217,12 @@ class Creation:
     def _decide_initial(self, state: StreamState, command: Create) -> Appended:
         """The first change of a stream: its initial content and closure, perhaps neither."""
         limits = self._engine.limits
-        body = command.body
-        if state.is_json and body and not log_form(body, limits.json_body_bytes_max).lengths:
-            body = b""
-        outcome = decide_append(state, Append(body, close=command.closed), limits)
+        body, logged = command.body, command.logged
+        if state.is_json and body:
+            logged = logged or json_log_form(body, limits)
+            if not isinstance(logged, Refused) and not logged.lengths:
+                body = b""
+        outcome = decide_append(state, Append(body, close=command.closed, logged=logged), limits)
         if isinstance(outcome, HeadraceError):
             raise outcome
         assert isinstance(outcome, Appended), "a new stream is open and knows no producer"

@@ -93,6 +93,7 @@ class Bounds:
     memory_bytes_max: int = 100 * 1024 * 1024
     streams_max: int = 1_000_000
     readers_per_stream_max: int = 100_000
+    polled_tails_max: int = 250_000  # 0.1 GB of waiting, and as much of answers
 
 
 class Engine:

@@ -9,6 +9,7 @@ from pathlib import Path
 from headrace.clock import Clock
 from headrace.config import Config
 from headrace.engine.engine import Bounds, Engine
+from headrace.engine.slices import Slices
 from headrace.http import browser
 from headrace.http.bodies import Bodies
 from headrace.http.buckets import BucketRoutes
@@ -16,6 +17,7 @@ from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.health import Health
 from headrace.http.inspection import Inspection
+from headrace.http.large_json import LargeJson
 from headrace.http.live import LiveReads
 from headrace.http.metrics import Metrics
 from headrace.http.origin import Origins
@@ -99,14 +101,21 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
         config.server.long_poll_timeout_secs,
         config.server.sse_reconnect_interval_secs,
     )
+    slices = Slices(loop)
+    large = LargeJson(engine, slices)
     subscriptions = SubscriptionManager(engine, _subscription_settings(config), loop)
     application = Application(
         engine=engine,
-        streams=StreamRoutes(engine, live, BaseSurface(origins, config.server.stream_root)),
+        streams=StreamRoutes(engine, live, BaseSurface(origins, config.server.stream_root), large),
         buckets=_buckets(
-            config, engine, live, origins, Bodies(loop, unsent, config.http.body_timeout_secs)
+            config,
+            engine,
+            live,
+            origins,
+            Bodies(loop, unsent, config.http.body_timeout_secs),
+            large,
         ),
-        tails=TailRoutes(engine, live),
+        tails=TailRoutes(engine, live, slices),
         control=ControlRoutes(subscriptions, origins, config.server.stream_root),
         inspection=Inspection(engine, config.server.stream_root),
         cors=CorsPolicy(config.http.cors_origins),
@@ -129,12 +138,17 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
 
 
 def _buckets(
-    config: Config, engine: Engine, live: LiveReads, origins: Origins, bodies: Bodies
+    config: Config,
+    engine: Engine,
+    live: LiveReads,
+    origins: Origins,
+    bodies: Bodies,
+    large: LargeJson,
 ) -> BucketRoutes:
     root = config.server.bucket_root.rstrip("/")
     surface = BucketSurface(engine.buckets, origins, root)
     own = frozenset({*OWN_NAMES, config.server.stream_root.split("/")[1]})
-    streams = StreamRoutes(engine, live, surface)
+    streams = StreamRoutes(engine, live, surface, large)
     snapshots = SnapshotRoutes(engine, bodies, surface)
     return BucketRoutes(engine, streams, snapshots, surface, root, own)
 
@@ -160,6 +174,7 @@ def _limits(config: Config) -> Limits:
     return Limits(
         stream_bytes_max=limits.max_stream_bytes,
         json_body_bytes_max=limits.max_json_body_bytes,
+        append_messages_max=limits.max_append_messages,
         producers_max=limits.max_producers_per_stream,
         producer_receipts_max=limits.producer_receipts,
         read_chunk_bytes=limits.read_chunk_bytes,
@@ -176,6 +191,7 @@ def _bounds(config: Config) -> Bounds:
         ),
         streams_max=limits.max_streams,
         readers_per_stream_max=limits.max_live_readers_per_stream,
+        polled_tails_max=limits.max_polled_tails,
     )
 
 
@@ -211,3 +227,4 @@ def _wire_metrics(
     metrics.webhook_deliveries(lambda: subscriptions.deliveries)
     metrics.live_readers("long-poll", lambda: live.long_poll_count)
     metrics.live_readers("sse", lambda: live.sse_count)
+    metrics.gauge("headrace_polled_tails", lambda: live.polled_tails)

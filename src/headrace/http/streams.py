@@ -16,10 +16,12 @@ from headrace.errors import (
     StreamNotFound,
 )
 from headrace.http.exchange import Exchange, Request
+from headrace.http.large_json import LargeJson, is_large
 from headrace.http.live import LiveReads, long_poll_answer
 from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
 from headrace.http.surfaces import Surface
 from headrace.protocol import caching, responses
+from headrace.protocol.json_mode import LARGE_BYTES_MIN
 from headrace.protocol.offsets import NOW
 from headrace.protocol.requests import (
     Live,
@@ -36,9 +38,10 @@ Handler = Callable[[Request, Exchange, bytes, bytes], None]
 
 
 class StreamRoutes:
-    def __init__(self, engine: Engine, live: LiveReads, surface: Surface) -> None:
+    def __init__(self, engine: Engine, live: LiveReads, surface: Surface, large: LargeJson) -> None:
         self._engine = engine
         self._live = live
+        self._large = large
         self._surface = surface
         self._name = surface.name
         self._handlers: dict[bytes, Handler] = {
@@ -87,6 +90,15 @@ class StreamRoutes:
             if kin is not None and command.body:
                 kin.model = append_like(command, request.headers, b"")
         respond = exchange.respond
+        if len(request.body) >= LARGE_BYTES_MIN and stream.state.is_json:
+            self._large.append(
+                stream.state.name,
+                command,
+                exchange,
+                lambda outcome: respond(append_answer(outcome)),
+                self.refuse,
+            )
+            return
         self._engine.append(stream, command, lambda outcome: respond(append_answer(outcome)))
 
     def _create(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
@@ -96,9 +108,14 @@ class StreamRoutes:
             request.headers, request.body, self._surface.source_of(request, name)
         )
         location = self._surface.url(request, name)
-        self._engine.create(
-            name, command, lambda outcome: exchange.respond(_create_response(outcome, location))
-        )
+
+        def reply(outcome: CreateOutcome) -> None:
+            exchange.respond(_create_response(outcome, location))
+
+        if is_large(command):
+            self._large.create(name, command, exchange, reply)
+        else:
+            self._engine.create(name, command, reply)
 
     def _delete(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "delete"

@@ -1,35 +1,56 @@
-"""`POST {root}/__ds/tails`: the tails of many streams, now or once one of them has moved."""
+"""`POST {root}/__ds/tails`: the tails of many streams, now or once one of them has moved.
+
+One request may name thousands of streams, and one append may end many requests. So everything
+that is done for each stream of a request is done in slices; waking a poll costs the same however
+many streams it waits at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeVar
+
+import orjson
 
 from headrace.engine.bounded import seek
 from headrace.engine.engine import Engine
 from headrace.engine.reads import start_position
+from headrace.engine.slices import Slices
 from headrace.engine.tails import Stream
 from headrace.errors import (
     HeadraceError,
     InvalidRequest,
     MethodNotAllowed,
+    Overloaded,
     StreamDeleted,
     StreamNotFound,
     StreamSetAside,
 )
 from headrace.http.exchange import Exchange, Request
+from headrace.http.faults import fault_answer
 from headrace.http.live import LiveReads
 from headrace.protocol import responses
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Live, parse_query
-from headrace.protocol.tails import TailQuery, describe, describe_problem, parse_tails
+from headrace.protocol.tails import (
+    TailQuery,
+    describe,
+    describe_problem,
+    parse_tail_query,
+    parse_tails,
+)
+
+STREAMS_PER_STEP: Final = 50  # half a millisecond
+SHORT_BODY_BYTES_MAX: Final = 16 * 1024  # a hundred streams or two
+T = TypeVar("T")
 
 
 class TailRoutes:
-    def __init__(self, engine: Engine, live: LiveReads) -> None:
+    def __init__(self, engine: Engine, live: LiveReads, slices: Slices) -> None:
         self._engine = engine
         self._live = live
+        self._slices = slices
 
     def handle(
         self, request: Request, exchange: Exchange, query: bytes, name_of: Callable[[str], str]
@@ -41,28 +62,59 @@ class TailRoutes:
         live = parse_query(query.decode("latin-1")).get("live")
         if live not in (None, Live.LONG_POLL):
             raise InvalidRequest("The tails of many streams are read at once or by long-poll.")
-        queries = parse_tails(request.body, name_of)
-        if live is not None:
-            waiting = self._all_at_tail(queries)
-            if waiting is not None:
-                TailsPoll(self._live, waiting, exchange, lambda: self._answer(queries, exchange))
-                return
-        self._answer(queries, exchange)
+        work = self._ask(request.body, exchange, name_of, waits=live is not None)
+        if len(request.body) <= SHORT_BODY_BYTES_MAX:
+            self._slices.run(work, fault_answer(exchange))
+        else:
+            self._slices.run_later(work, fault_answer(exchange))
 
-    def _all_at_tail(self, queries: list[TailQuery]) -> list[Stream] | None:
-        """The streams to wait at; None where one has something to say already."""
+    def _ask(
+        self,
+        body: bytes,
+        exchange: Exchange,
+        name_of: Callable[[str], str],
+        *,
+        waits: bool,
+    ) -> Iterator[None]:
+        queries: list[TailQuery] = []
+        for batch in _batches(parse_tails(body)):
+            queries += [parse_tail_query(value, name_of) for value in batch]
+            yield
+        if waits:
+            yield from self._wait(queries, exchange)
+        else:
+            yield from self._answer(queries, exchange)
+
+    def _wait(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
+        """Attach to each tail before looking at it, so that no move is missed in between."""
         if not queries or any(query.start is None for query in queries):
             raise InvalidRequest("A long-poll needs the offset of each stream, in from.")
-        streams: list[Stream] = []
-        for query in queries:
+        limit = self._engine.bounds.polled_tails_max
+        if self._live.polled_tails + len(queries) > limit:
+            raise Overloaded("streams that polls of many tails wait at", limit)
+        answer = partial(self._answer, queries, exchange)
+        poll = TailsPoll(self._live, self._slices, len(queries), exchange, answer)
+        for batch in _batches(queries):
             try:
-                stream = self._find(query)
-            except HeadraceError:
-                return None
-            if query.start != stream.visible:
-                return None
-            streams.append(stream)
-        return streams
+                if not all(self._is_at_tail(poll, query) for query in batch):
+                    poll.wake()
+            except Exception:
+                poll.on_disconnect()
+                raise
+            if poll.is_over:
+                return
+            yield
+
+    def _is_at_tail(self, poll: TailsPoll, query: TailQuery) -> bool:
+        try:
+            stream = self._find(query)
+        except HeadraceError:
+            return False
+        limit = self._engine.bounds.readers_per_stream_max
+        if len(stream.readers or ()) + len(stream.watchers or ()) >= limit:
+            raise Overloaded("live readers on one of these streams", limit)
+        poll.watch(stream)
+        return query.start == stream.visible
 
     def _find(self, query: TailQuery) -> Stream:
         stream = self._engine.find(query.name)
@@ -70,10 +122,12 @@ class TailRoutes:
             raise StreamNotFound(query.name)
         return stream
 
-    def _answer(self, queries: list[TailQuery], exchange: Exchange) -> None:
+    def _answer(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
         answer = _Answer(exchange, len(queries))
-        for index, query in enumerate(queries):
-            self._describe(query, partial(answer.put, index))
+        for first, batch in enumerate(_batches(queries)):
+            for index, query in enumerate(batch, first * STREAMS_PER_STEP):
+                self._describe(query, partial(answer.put, index))
+            yield
         answer.settle()
 
     def _describe(self, query: TailQuery, put: Callable[[dict[str, Any]], None]) -> None:
@@ -107,77 +161,106 @@ class TailRoutes:
         seek(self._engine, stream, start, query.messages_max, query.bytes_max, sought)
 
 
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), STREAMS_PER_STEP):
+        yield items[first : first + STREAMS_PER_STEP]
+
+
 class _Answer:
-    """Collects what each stream says; answers when the last of them has."""
+    """Collects what each stream says, as text; answers when the last of them has."""
 
     def __init__(self, exchange: Exchange, count: int) -> None:
         self._exchange = exchange
-        self._found: list[dict[str, Any] | None] = [None] * count
+        self._found: list[bytes] = [b""] * count
         self._missing = count + 1
 
     def put(self, index: int, found: dict[str, Any]) -> None:
-        self._found[index] = found
+        self._found[index] = orjson.dumps(found)
         self.settle()
 
     def settle(self) -> None:
         self._missing -= 1
         if self._missing == 0:
-            document = {"streams": self._found}
-            self._exchange.respond(responses.json_document(responses.OK, document))
+            document = b'{"streams":[%b]}' % b",".join(self._found)
+            self._exchange.respond(responses.json_text(responses.OK, document))
 
 
 class TailsPoll:
-    """Waits at the tails of many streams, until one moves, the time is up or the client leaves."""
+    """Waits at the tails of many streams, until one moves, the time is up or the client leaves.
+
+    `size` streams count against the bound of all polls until the poll has left them again.
+    """
 
     def __init__(
         self,
         live: LiveReads,
-        streams: list[Stream],
+        slices: Slices,
+        size: int,
         exchange: Exchange,
-        answer: Callable[[], None],
+        answer: Callable[[], Iterator[None]],
     ) -> None:
+        self.is_over = False
         self._live = live
+        self._slices = slices
+        self._size = size
         self._exchange = exchange
-        self._streams = streams
-        self._answer_now = answer
-        for stream in streams:
-            stream.attach_watcher(self)
+        self._answer = answer
+        self._streams: list[Stream] = []
         live.long_poll_count += 1
+        live.polled_tails += size
         live.long_polls.add(self)
         exchange.hold(self)
 
+    def watch(self, stream: Stream) -> None:
+        self._streams.append(stream)
+        stream.attach_watcher(self)
+
+    def wake(self) -> None:
+        """Answer soon. An append may wake many polls, so nothing is done for each stream here."""
+        if self._end():
+            is_short = self._size <= STREAMS_PER_STEP
+            self._slices.run_later(self._finish(), fault_answer(self._exchange), is_short=is_short)
+
     def on_advance(self, stream: Stream) -> None:
-        self._answer()
+        self.wake()
 
     def on_gone(self, stream: Stream) -> None:
-        self._answer()
+        self.wake()
 
     def on_deadline(self) -> None:
-        self._answer()
+        self.wake()
 
     def on_drain(self) -> None:
-        self._answer()
+        self.wake()
 
     def on_fault(self, fault: HeadraceError) -> None:
-        self._detach()
+        self.on_disconnect()
         self._exchange.respond(responses.problem(fault))
 
     def on_disconnect(self) -> None:
-        self._detach()
+        if self._end():
+            self._slices.run_later(self._leave(), fault_answer(self._exchange))
 
     def on_writable(self) -> None:
         """Nothing was sent yet."""
 
-    def _answer(self) -> None:
-        if self._detach():
-            self._answer_now()
+    def _end(self) -> bool:
+        """False where it was over before."""
+        if self.is_over:
+            return False
+        self.is_over = True
+        self._live.long_polls.remove(self)
+        self._live.long_poll_count -= 1
+        return True
 
-    def _detach(self) -> bool:
-        """Leave every tail; False where that was done before."""
-        streams, self._streams = self._streams, []
-        for stream in streams:
-            stream.detach_watcher(self)
-        if streams:
-            self._live.long_polls.remove(self)
-            self._live.long_poll_count -= 1
-        return bool(streams)
+    def _finish(self) -> Iterator[None]:
+        # The next poll of this client is likely to come with its answer: leave first.
+        yield from self._leave()
+        yield from self._answer()
+
+    def _leave(self) -> Iterator[None]:
+        for batch in _batches(self._streams):
+            for stream in batch:
+                stream.detach_watcher(self)
+            yield
+        self._live.polled_tails -= self._size

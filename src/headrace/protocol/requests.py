@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from headrace.errors import InvalidOffset, InvalidRequest
+from headrace.errors import InvalidOffset, InvalidRequest, Refused
 from headrace.limits import PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
 from headrace.protocol.bounds import FIELDS as BOUND_FIELDS
 from headrace.protocol.bounds import Bounds, parse_bounds
@@ -27,6 +27,7 @@ from headrace.protocol.headers import (
     parse_integer,
     parse_ttl,
 )
+from headrace.protocol.json_mode import Logged
 from headrace.protocol.offsets import BEGINNING, NOW, Position, parse_token
 from headrace.protocol.producers import ProducerHeaders, with_seq
 
@@ -41,13 +42,17 @@ class Live(StrEnum):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """POST: add bytes, close, or both."""
+    """POST: add bytes, close, or both.
+
+    `logged` is what a JSON body was found to hold, if that was found out beforehand.
+    """
 
     body: bytes
     content_type: str | None = None
     close: bool = False
     stream_seq: bytes | None = None
     producer: ProducerHeaders | None = None
+    logged: Logged | Refused | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +66,14 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """PUT: a new stream, or the confirmation of an existing one."""
+    """PUT: a new stream, or the confirmation of an existing one; `logged` as in Append."""
 
     body: bytes = b""
     content_type: str | None = None
     lifetime: Lifetime = FOREVER
     closed: bool = False
     fork: ForkRequest | None = None
+    logged: Logged | Refused | None = None
 
 
 @dataclass(frozen=True, slots=True)

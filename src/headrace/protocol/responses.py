@@ -107,6 +107,7 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.MethodNotAllowed: Problem(405, "method-not-allowed", "Method not allowed"),
     errors.RequestTimeout: Problem(408, "request-timeout", "Request timeout"),
     errors.BodyTooLarge: Problem(413, "body-too-large", "Body too large"),
+    errors.TooManyMessages: Problem(413, "too-many-messages", "Too many messages"),
     errors.StreamFull: Problem(413, "stream-full", "Stream full"),
     errors.MemoryFull: Problem(413, "memory-full", "Memory full"),
     errors.UrlTooLong: Problem(414, "url-too-long", "URL too long"),
@@ -324,7 +325,12 @@ def event_stream(state: StreamState) -> Response:
 
 
 def json_document(status: int, value: Any, content_type: str = "application/json") -> Response:
-    return Response(status, line("Content-Type", content_type) + _NO_STORE, orjson.dumps(value))
+    return json_text(status, orjson.dumps(value), content_type)
+
+
+def json_text(status: int, text: bytes, content_type: str = "application/json") -> Response:
+    """A document that is JSON already."""
+    return Response(status, line("Content-Type", content_type) + _NO_STORE, text)
 
 
 def problem(error: HeadraceError) -> Response:

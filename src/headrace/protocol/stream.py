@@ -23,7 +23,7 @@ from headrace.limits import Limits
 from headrace.protocol import producers
 from headrace.protocol.expiry import FOREVER, Lifetime, Moment
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON, media_type
-from headrace.protocol.json_mode import log_form
+from headrace.protocol.json_mode import Logged, log_form
 from headrace.protocol.offsets import START, Position, advance
 from headrace.protocol.producers import ProducerHeaders, ProducerState, Repeat
 from headrace.protocol.requests import Append, Create, ForkRequest
@@ -189,13 +189,21 @@ def _regression(last: bytes, received: bytes) -> SequenceRegression:
 
 
 def _append_json(state: StreamState, command: Append, limits: Limits) -> Appended | Refused:
-    try:
-        data, lengths = log_form(command.body, limits.json_body_bytes_max)
-    except Refused as refusal:
-        return refusal
+    logged = command.logged or json_log_form(command.body, limits)
+    if isinstance(logged, Refused):
+        return logged
+    data, lengths = logged
     if not lengths:
         return InvalidJson("An empty array holds no message to append.")
     return _append(state, command, data, lengths, limits)
+
+
+def json_log_form(body: bytes, limits: Limits) -> Logged | Refused:
+    """What a JSON body holds, found out at once."""
+    try:
+        return log_form(body, limits.json_body_bytes_max, limits.append_messages_max)
+    except Refused as refusal:
+        return refusal
 
 
 def _append(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from headrace.errors import HeadraceError, InvalidRequest, OffsetTrimmed
+from headrace.errors import BodyTooLarge, HeadraceError, InvalidRequest, OffsetTrimmed
 from headrace.protocol.bounds import parse_bound
 from headrace.protocol.buckets import check_bucket_id, check_stream_id, ids_of, is_bucketed
 from headrace.protocol.names import check_name
@@ -21,6 +21,8 @@ from headrace.protocol.responses import PROBLEMS
 from headrace.protocol.stream import StreamState
 
 STREAMS_MAX: Final = 10_000
+# 400 bytes for each of them: 100 of a query, and a name. What is longer takes several requests.
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _FIELDS: Final = frozenset({"stream", "from", "max_messages", "max_bytes"})
 
 
@@ -49,7 +51,10 @@ def engine_name(name: str) -> str:
     return name
 
 
-def parse_tails(body: bytes, name_of: Callable[[str], str]) -> list[TailQuery]:
+def parse_tails(body: bytes) -> list[Any]:
+    """The streams that a request asks for, each as `parse_tail_query` takes it."""
+    if len(body) > BODY_BYTES_MAX:
+        raise BodyTooLarge(BODY_BYTES_MAX)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -59,10 +64,10 @@ def parse_tails(body: bytes, name_of: Callable[[str], str]) -> list[TailQuery]:
         raise InvalidRequest('The body must be {"streams": [...]}: names, or objects with one.')
     if len(streams) > STREAMS_MAX:
         raise InvalidRequest(f"One request asks for at most {STREAMS_MAX} streams.")
-    return [_parse_query(stream, name_of) for stream in streams]
+    return streams
 
 
-def _parse_query(value: Any, name_of: Callable[[str], str]) -> TailQuery:
+def parse_tail_query(value: Any, name_of: Callable[[str], str]) -> TailQuery:
     if isinstance(value, str):
         return TailQuery(value, name_of(value))
     if not isinstance(value, dict) or not isinstance(value.get("stream"), str):

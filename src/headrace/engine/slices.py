@@ -1,0 +1,92 @@
+"""Long work on the event loop, a slice at a time: nobody waits for more than one slice of it.
+
+Work is an iterator that does a little in each step. A few pieces of work take turns; what comes
+after them waits without having begun, so that it holds little memory. Work that is known to be
+short passes the others by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from headrace.clock import monotonic
+
+SLICE_SECS: Final = 0.005  # a request that arrives meanwhile waits this much longer
+BEGUN_MAX: Final = 4
+
+Work = Iterator[object]
+WorkFailed = Callable[[Exception], None]
+
+
+class Slices:
+    def __init__(self, loop: asyncio.AbstractEventLoop, slice_secs: float = SLICE_SECS) -> None:
+        self._loop = loop
+        self._slice_secs = slice_secs
+        self._short: deque[tuple[Work, WorkFailed]] = deque()
+        self._begun: deque[tuple[Work, WorkFailed]] = deque()
+        self._waiting: deque[tuple[Work, WorkFailed]] = deque()
+        self._is_scheduled = False
+
+    def __len__(self) -> int:
+        """Pieces of work that are not finished."""
+        return len(self._short) + len(self._begun) + len(self._waiting)
+
+    def run(self, work: Work, failed: WorkFailed) -> None:
+        """Do the first slice now if nothing else is under way, and the rest in later turns.
+
+        So work that is short is mostly done on return. `failed` gets what the work raised.
+        """
+        if self._begun:
+            self.run_later(work, failed)
+            return
+        until = monotonic() + self._slice_secs
+        while _has_more(work, failed):
+            if monotonic() >= until:
+                self._begun.append((work, failed))
+                self._schedule()
+                return
+
+    def run_later(self, work: Work, failed: WorkFailed, *, is_short: bool = False) -> None:
+        """The same without doing anything now: for callers that must not take long themselves."""
+        (self._short if is_short else self._waiting).append((work, failed))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        until = monotonic() + self._slice_secs
+        while len(self):
+            self._step(self._short)
+            while self._waiting and len(self._begun) < BEGUN_MAX:
+                self._begun.append(self._waiting.popleft())
+            self._step(self._begun)
+            if monotonic() >= until:
+                break
+        self._is_scheduled = False
+        if len(self):
+            self._schedule()
+
+    def _step(self, queue: deque[tuple[Work, WorkFailed]]) -> None:
+        """One step of the first of a queue, which goes to its end if there is more to do."""
+        if queue:
+            work, failed = queue.popleft()
+            if _has_more(work, failed):
+                queue.append((work, failed))
+
+
+def _has_more(work: Work, failed: WorkFailed) -> bool:
+    """One step of `work`; whether there is another."""
+    try:
+        next(work)
+    except StopIteration:
+        return False
+    except Exception as error:
+        failed(error)
+        return False
+    return True
