@@ -7,6 +7,7 @@ between the beginning and the end of what is expensive. A server that does it in
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import ExitStack
 
 import pytest
@@ -16,7 +17,8 @@ from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 from tests.hostile.probe import Probe
-from tests.hostile.stall_figures import create_many, filled, live_polls
+from tests.hostile.stall_figures import create_many, filled, live_polls, subscribe
+from tests.subscriptions.receiver import DONE, Receiver, Reply, Webhook
 
 ROOT = "/v1/stream"
 MIB = 1024 * 1024
@@ -200,3 +202,36 @@ def test_a_request_for_tails_has_a_bounded_body(serve: Serve) -> None:
         body = json.dumps({"streams": ["a" * 4000] * 1100}).encode()
         answer = client.request("POST", TAILS, body)
         assert (answer.status, answer.json()["limit_bytes"]) == (413, 4 * MIB)
+
+
+# -- webhooks --------------------------------------------------------------------------------
+
+
+def test_receivers_that_do_not_answer_hold_up_nobody_else(serve: Serve) -> None:
+    """120 subscriptions of one tenant, and one of another: who is called while they hang."""
+    server = serve(DS_WEBHOOKS__TIMEOUT_SECS="600", DS_WEBHOOKS__ALLOW_LOOPBACK="true")
+    over = threading.Event()
+
+    def hang(_: Webhook) -> Reply:
+        over.wait(DEADLINE_SECS)
+        return DONE
+
+    with connect(server) as client, Receiver(hang) as tarpit, Receiver(DONE) as honest:
+        create_many(client, ["bad", "good"])
+        for number in range(120):
+            created = subscribe(
+                client,
+                f"tarpit-{number}",
+                streams=["bad"],
+                webhook={"url": tarpit.url},
+                lease_ttl_ms=600_000,
+            )
+            assert created == 201
+        subscribe(client, "honest", streams=["good"], webhook={"url": honest.url})
+        client.request("POST", f"{ROOT}/bad", b"x", Content_Type="text/plain")
+        tarpit.next()
+        for _ in range(5):
+            client.request("POST", f"{ROOT}/good", b"x", Content_Type="text/plain")
+            assert honest.next().body["subscription_id"] == "honest"
+        assert not over.is_set()
+        over.set()

@@ -20,13 +20,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.subscriptions.delivery import (
+    HOST_POSTS_MAX,
+    NEW_HOST_POSTS_MAX,
     POSTS_MAX,
     REPEATS_MAX,
+    UNPROVEN_POSTS_MAX,
     Delivered,
     Deliveries,
     Failed,
     LatePoster,
     Outgoing,
+    Poster,
 )
 from headrace.subscriptions.poster import ANSWER_BYTES_MAX, HttpPoster
 from headrace.subscriptions.targets import TargetRules
@@ -349,13 +353,20 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 class Sending:
-    """A running Deliveries over keys that all go to one receiver."""
+    """A running Deliveries over keys that all go to one receiver, as if each to a host of its own.
 
-    def __init__(self, url: str) -> None:
+    `hosts` is how many there are; None is as many as keys.
+    """
+
+    def __init__(self, url: str, hosts: int | None = None, poster: Poster | None = None) -> None:
         self.finished: list[int] = []
+        self.failed: list[int] = []
         self.nothing_to_send: set[int] = set()
         self.deliveries: Deliveries[int] = Deliveries(
-            HttpPoster(LOOPBACK), self._prepare, self._finish
+            poster or HttpPoster(LOOPBACK),
+            self._prepare,
+            self._finish,
+            lambda key: str(key % hosts if hosts else key),
         )
         self._url = url
 
@@ -363,8 +374,7 @@ class Sending:
         return None if key in self.nothing_to_send else outgoing(f"{self._url}/{key}")
 
     def _finish(self, key: int, _: Outgoing, result: Delivered | Failed) -> None:
-        assert result == Delivered(done=False)
-        self.finished.append(key)
+        (self.failed if isinstance(result, Failed) else self.finished).append(key)
 
     async def __aenter__(self) -> Sending:
         self._task = asyncio.create_task(self.deliveries.run())
@@ -379,6 +389,7 @@ class Sending:
 def test_no_more_than_the_bound_are_sent_at_once_and_repeats_take_half() -> None:
     async def main(receiver: Receiver, gate: Gate) -> None:
         async with Sending(receiver.url) as sending:
+            await prove(sending, gate, receiver, range(POSTS_MAX))
             repeats = range(1000, 1000 + POSTS_MAX)
             for key in repeats:
                 sending.deliveries.enqueue(key, repeat=True)
@@ -396,6 +407,99 @@ def test_no_more_than_the_bound_are_sent_at_once_and_repeats_take_half() -> None
     with Receiver(gate) as receiver:
         asyncio.run(main(receiver, gate))
     assert gate.most == POSTS_MAX
+
+
+async def prove(sending: Sending, gate: Gate, receiver: Receiver, keys: range) -> None:
+    """One delivery to each host, so that all are known to answer."""
+    gate.open.release(len(keys))
+    for key in keys:
+        sending.deliveries.enqueue(key, repeat=False)
+    await until(lambda: len(sending.finished) == len(keys), "each has answered")
+    for _ in keys:
+        receiver.next()
+    sending.finished.clear()
+
+
+def test_a_host_that_is_new_has_few_places_and_one_that_answered_half_of_them() -> None:
+    async def main(receiver: Receiver, gate: Gate) -> None:
+        async with Sending(receiver.url, hosts=1) as sending:
+            for key in range(POSTS_MAX):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: gate.waiting == NEW_HOST_POSTS_MAX, "few at first")
+            gate.open.release(NEW_HOST_POSTS_MAX)
+            await until(lambda: gate.waiting == HOST_POSTS_MAX, "half of all afterwards")
+            gate.open.release(POSTS_MAX)
+            await until(lambda: len(sending.finished) == POSTS_MAX, "all are sent")
+
+    gate = Gate()
+    with Receiver(gate) as receiver:
+        asyncio.run(main(receiver, gate))
+    assert gate.most == HOST_POSTS_MAX
+
+
+class Tarpits:
+    """A poster whose odd hosts never answer, and which notes what it was given."""
+
+    def __init__(self) -> None:
+        self.posted: list[int] = []
+        self.stuck: dict[int, asyncio.Future[Delivered | Failed]] = {}
+
+    async def post(self, outgoing: Outgoing) -> Delivered | Failed:
+        key = int(outgoing.url.rpartition("/")[2])
+        self.posted.append(key)
+        if key % 2 == 0:
+            return Delivered(done=False)
+        self.stuck[key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self.stuck[key]
+        finally:
+            del self.stuck[key]
+
+
+def test_a_host_that_does_not_answer_does_not_hold_up_another() -> None:
+    async def main() -> None:
+        poster = Tarpits()
+        async with Sending("http://h", hosts=2, poster=poster) as sending:
+            for key in range(1, 241, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: len(poster.stuck) == NEW_HOST_POSTS_MAX, "some wait for it")
+            for key in range(0, 40, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: len(sending.finished) == 20, "the other is served")
+            assert len(poster.posted) == NEW_HOST_POSTS_MAX + 20
+
+    asyncio.run(main())
+
+
+def test_hosts_that_keep_failing_have_one_place_each() -> None:
+    async def main() -> None:
+        poster = Tarpits()
+        async with Sending("http://h", hosts=2, poster=poster) as sending:
+            for key in range(1, 81, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: len(poster.stuck) == NEW_HOST_POSTS_MAX, "few at first")
+            for waiting in list(poster.stuck.values()):
+                waiting.set_result(Failed("no answer"))
+            await until(lambda: len(poster.stuck) == 1, "one at a time from then on")
+            assert len(poster.posted) == NEW_HOST_POSTS_MAX + 1
+            assert len(sending.failed) == NEW_HOST_POSTS_MAX
+
+    asyncio.run(main())
+
+
+def test_hosts_that_answered_have_places_that_new_hosts_cannot_take() -> None:
+    async def main() -> None:
+        poster = Tarpits()
+        async with Sending("http://h", poster=poster) as sending:
+            sending.deliveries.enqueue(2, repeat=False)
+            await until(lambda: sending.finished == [2], "it answers")
+            for key in range(1, 241, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: len(poster.stuck) == UNPROVEN_POSTS_MAX, "120 hosts are stuck")
+            sending.deliveries.enqueue(2, repeat=False)
+            await until(lambda: sending.finished == [2, 2], "the one that answers is served")
+
+    asyncio.run(main())
 
 
 def test_a_subscription_waits_for_its_own_last_request() -> None:
@@ -454,7 +558,7 @@ def test_a_defect_ends_the_group_instead_of_passing_in_silence() -> None:
             raise ZeroDivisionError
 
         deliveries: Deliveries[int] = Deliveries(
-            HttpPoster(LOOPBACK), lambda _: outgoing(url), finish
+            HttpPoster(LOOPBACK), lambda _: outgoing(url), finish, lambda _: "host"
         )
         deliveries.enqueue(1, repeat=False)
         async with asyncio.timeout(DEADLINE_SECS):

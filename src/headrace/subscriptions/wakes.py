@@ -25,7 +25,14 @@ from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError
 from headrace.protocol.requests import Append
 from headrace.subscriptions import documents, model
-from headrace.subscriptions.delivery import Delivered, Deliveries, Failed, Outgoing, Poster
+from headrace.subscriptions.delivery import (
+    Delivered,
+    Deliveries,
+    Failed,
+    Outgoing,
+    Poster,
+    host_of_url,
+)
 from headrace.subscriptions.documents import Urls
 from headrace.subscriptions.errors import SubscriptionRefused
 from headrace.subscriptions.ledger import Ledger
@@ -63,7 +70,7 @@ class Wakes:
         self._ledger = ledger
         self._timeout_secs = timeout_secs
         self._loop = loop
-        self._posts: Deliveries[Member] = Deliveries(poster, self._prepare, self._finish)
+        self._posts: Deliveries[Member] = Deliveries(poster, self._prepare, self._finish, _host_of)
         self._wake_streams: defaultdict[str, dict[Member, None]] = defaultdict(dict)
         self._timers: dict[Member, asyncio.TimerHandle] = {}
         self._due: dict[Member, None] = {}
@@ -289,6 +296,10 @@ class Wakes:
             now_ms = self._engine.steady.now_ms()
             step = model.decide_failed(subscription, outgoing.wake_id, now_ms, random.random())
         self.carry_out(member, step)
+
+
+def _host_of(member: Member) -> str:
+    return host_of_url(member.subscription.config.webhook_url or "")
 
 
 def new_wake_id() -> str:
