@@ -235,3 +235,64 @@ def test_receivers_that_do_not_answer_hold_up_nobody_else(serve: Serve) -> None:
             assert honest.next().body["subscription_id"] == "honest"
         assert not over.is_set()
         over.set()
+
+
+# -- subscriptions ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["**/" + "*/" * 1800 + "b", "**/a/" * 600 + "b"])
+def test_a_pattern_has_bounds(serve: Serve, pattern: str) -> None:
+    with connect(serve()) as client:
+        config = {"type": "pull-wake", "wake_stream": "wakes", "pattern": pattern}
+        answer = client.request(
+            "PUT", f"{ROOT}/__ds/subscriptions/one", json.dumps(config).encode()
+        )
+        assert answer.status == 400
+        assert "A pattern ha" in answer.json()["detail"]
+
+
+@pytest.mark.slow
+def test_others_are_answered_while_many_names_are_searched(serve: Serve) -> None:
+    server = serve()
+    names = [f"{number}/" + "/".join(["a"] * 2000) for number in range(200)]
+    with connect(server) as client, Probe(server.port) as probe:
+        create_many(client, names)
+        before = probe.count
+        config = {
+            "type": "pull-wake",
+            "wake_stream": "wakes",
+            "pattern": "**/" + "*/" * 11 + "b/**/a",
+        }
+        for number in range(20):
+            answer = client.request(
+                "PUT", f"{ROOT}/__ds/subscriptions/s{number}", json.dumps(config).encode()
+            )
+            assert answer.status == 201
+        assert probe.count - before >= 3 * ANSWERS_MIN
+        before = probe.count
+        create_many(client, [f"later/{name}" for name in names[:20]])
+        eventually(lambda: probe.count - before >= ANSWERS_MIN, "others are answered")
+
+
+def test_a_subscription_that_misses_streams_says_so_until_it_follows_them(serve: Serve) -> None:
+    """One tenant uses up the room; another, who was there before, is not left in the dark."""
+    server = serve(DS_WEBHOOKS__ALLOW_LOOPBACK="true", DS_WEBHOOKS__MAX_MEMORY_BYTES=str(60_000))
+    target = f"{ROOT}/__ds/subscriptions/old"
+    with connect(server) as client:
+        assert subscribe(client, "old", pattern="mine/*") == 201
+        wanted = [f"absent/{number}" for number in range(1000)]
+        assert subscribe(client, "greedy", streams=wanted) == 503
+        assert subscribe(client, "greedy", streams=wanted[:105]) == 201
+        create_many(client, [f"mine/{number}" for number in range(20)])
+        found = client.request("GET", target).json()
+        assert (found["status"], found["stream_count"] < 20) == ("degraded", True)
+        assert "webhooks.max_memory_bytes" in found["degraded"]
+        metrics = client.request("GET", "/metrics").body.decode()
+        assert "headrace_subscriptions_degraded 1.0" in metrics
+        assert any("does not follow streams" in line for line in server.log)
+        client.request("DELETE", f"{ROOT}/__ds/subscriptions/greedy")
+        eventually(
+            lambda: client.request("GET", target).json()["status"] == "active",
+            "it follows them all",
+        )
+        assert client.request("GET", target).json()["stream_count"] == 20

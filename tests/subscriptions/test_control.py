@@ -36,6 +36,7 @@ def test_a_subscription_is_described_as_it_was_made(api: Api) -> None:
         "wake_stream": None,
         "lease_ttl_ms": 5000,
         "status": "active",
+        "degraded": None,
         "description": "a test",
     }
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.subscriptions.globs import Glob, GlobIndex
+from headrace.subscriptions.globs import ANY_MAX, SEGMENTS_MAX, Glob, GlobIndex, check_bounds
 
 # Few letters, so that names and patterns meet often.
 SEGMENTS = st.sampled_from(["a", "b", "aa", "*", "**", "."])
@@ -122,3 +122,22 @@ def test_a_hostile_pattern_is_decided_at_once() -> None:
         index.add(Glob(pattern), 1)
         assert not Glob(pattern).matches(name)
         assert index.matching(name) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "most"),
+    [
+        ("/".join(["a"] * (SEGMENTS_MAX + 1)), f"at most {SEGMENTS_MAX} segments"),
+        ("/".join(["**", "a"] * (ANY_MAX + 1)), f"at most {ANY_MAX} times"),
+    ],
+)
+def test_a_new_pattern_has_bounds(pattern: str, most: str) -> None:
+    with pytest.raises(ValueError, match=most):
+        check_bounds(Glob(pattern))
+    check_bounds(Glob("/".join(["a"] * (SEGMENTS_MAX - 2 * ANY_MAX) + ["**", "b"] * ANY_MAX)))
+
+
+def test_only_what_stands_between_two_stars_is_searched_for() -> None:
+    assert [Glob(p).is_searching for p in ("a/*/b", "a/**", "**/b", "a/**/b", "**/a/**")] == [
+        False, False, False, False, True,
+    ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,18 @@ import pytest
 from headrace.clock import SystemClock
 from headrace.engine.engine import Engine
 from headrace.protocol.expiry import Lifetime
-from headrace.protocol.requests import Create
+from headrace.protocol.requests import Append, Create
 from headrace.storage.memory import MemoryStorage
-from headrace.subscriptions import membership, requests
+from headrace.subscriptions import manager as manager_module
+from headrace.subscriptions import requests
 from headrace.subscriptions.errors import SubscriptionsFull
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
+from headrace.subscriptions.membership import (
+    LINK_BYTES,
+    SEGMENT_BYTES,
+    SUBSCRIPTION_BYTES,
+    Quota,
+)
 from headrace.testing.clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.durability.modes import open_storage
@@ -24,12 +31,15 @@ HOOK = {"type": "webhook", "pattern": "**", "webhook": {"url": "https://w.exampl
 URL = "http://server.example"
 
 
-def in_loop(test: Callable[[SubscriptionManager, Engine, VirtualClock], None]) -> None:
+def in_loop(
+    test: Callable[[SubscriptionManager, Engine, VirtualClock], None],
+    settings: SubscriptionSettings | None = None,
+) -> None:
     async def main() -> None:
         clock = VirtualClock()
         engine = Engine(MemoryStorage(), clock)
         loop = asyncio.get_running_loop()
-        manager = SubscriptionManager(engine, SubscriptionSettings(), loop)
+        manager = SubscriptionManager(engine, settings or SubscriptionSettings(), loop)
         test(manager, engine, clock)
         await manager.stop()
 
@@ -44,9 +54,13 @@ def linked(manager: SubscriptionManager, id: str) -> list[str]:
     return [stream["path"] for stream in manager.get(id)["streams"]]
 
 
-def test_links_have_a_bound_over_all_subscriptions(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def bounded(links: int, per_subscription: int = 1000) -> SubscriptionSettings:
+    """Room for one subscription with a pattern of one segment and this many links."""
+    room = SUBSCRIPTION_BYTES + SEGMENT_BYTES + len("**https://w.example/")
+    return SubscriptionSettings(quota=Quota(room + links * (LINK_BYTES + 1), per_subscription))
+
+
+def test_links_have_a_bound_over_all_subscriptions(caplog: pytest.LogCaptureFixture) -> None:
     def test(manager: SubscriptionManager, engine: Engine, _: VirtualClock) -> None:
         for name in "abc":
             create(engine, name)
@@ -58,15 +72,151 @@ def test_links_have_a_bound_over_all_subscriptions(
         with pytest.raises(SubscriptionsFull):
             manager.add_streams("one", ("x", "y"))
         assert linked(manager, "one") == ["a", "b", "c"]
+        assert manager.get("one")["degraded"] is None
         create(engine, "d")
         create(engine, "e")
         assert linked(manager, "one") == ["a", "b", "c", "d"]
-        assert "does not follow a new stream" in caplog.text
+        assert "does not follow streams" in caplog.text
+        assert (manager.degraded_count, manager.get("one")["status"]) == (1, "degraded")
+        assert "webhooks.max_memory_bytes" in manager.get("one")["degraded"]
         manager.delete("one")
+        assert (manager.degraded_count, manager.link_count, manager.used_bytes) == (0, 0, 0)
         manager.put("two", named, URL)
         assert linked(manager, "two") == ["x", "y"]
 
-    monkeypatch.setattr(membership, "LINKS_MAX", 4)
+    in_loop(test, bounded(links=4))
+
+
+def test_links_have_a_bound_for_one_subscription() -> None:
+    def test(manager: SubscriptionManager, engine: Engine, _: VirtualClock) -> None:
+        for name in "abc":
+            create(engine, name)
+        with pytest.raises(SubscriptionsFull, match="max_links_per_subscription"):
+            manager.put("all", requests.parse_config(HOOK), URL)
+        assert (len(manager), manager.link_count, manager.used_bytes) == (0, 0, 0)
+        assert not any(engine.streams[name].watchers for name in "abc")
+        named = requests.parse_config(HOOK | {"pattern": None, "streams": ["a", "y"]})
+        manager.put("two", named, URL)
+        with pytest.raises(SubscriptionsFull, match="max_links_per_subscription"):
+            manager.add_streams("two", ("c",))
+        manager.add_streams("two", ("a",))  # which it has
+
+    in_loop(test, bounded(links=100, per_subscription=2))
+
+
+def test_text_counts_against_the_bound_too() -> None:
+    def test(manager: SubscriptionManager, _: Engine, __: VirtualClock) -> None:
+        long = HOOK | {"pattern": None, "streams": ["x" * 4000]}
+        with pytest.raises(SubscriptionsFull, match="max_memory_bytes"):
+            manager.put("long", requests.parse_config(long), URL)
+        described = HOOK | {"description": "x" * 4000}
+        with pytest.raises(SubscriptionsFull, match="max_memory_bytes"):
+            manager.put("described", requests.parse_config(described), URL)
+        assert manager.used_bytes == 0
+
+    in_loop(test, bounded(links=4))
+
+
+def test_what_was_missed_is_followed_from_its_start_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(manager_module, "CATCH_UP_SECS", 0)
+
+    async def main() -> None:
+        engine = Engine(MemoryStorage(), VirtualClock())
+        manager = SubscriptionManager(engine, bounded(links=3), asyncio.get_running_loop())
+        for name in "ab":
+            create(engine, name)
+        manager.put("one", requests.parse_config(HOOK), URL)
+        for name in "cde":
+            create(engine, name, body=b"x")
+        assert linked(manager, "one") == ["a", "b", "c"]
+        engine.delete("a", lambda _: None)
+        async with asyncio.timeout(DEADLINE_SECS):
+            while linked(manager, "one") != ["b", "c", "d"]:
+                await asyncio.sleep(0)
+        assert manager.get("one")["status"] == "degraded"
+        engine.delete("b", lambda _: None)
+        async with asyncio.timeout(DEADLINE_SECS):
+            while manager.get("one")["degraded"] is not None:
+                await asyncio.sleep(0)
+        assert linked(manager, "one") == ["c", "d", "e"]
+        assert {s["acked_offset"] for s in manager.get("one")["streams"]} == {"-1"}
+        assert set(manager._members["one"].subscription.pending) == {"c", "d", "e"}
+        assert manager.degraded_count == 0
+        await manager.stop()
+
+    asyncio.run(main())
+
+
+def step_through(steps: Generator[None, None, object], between: Callable[[int], None]) -> int:
+    """Run `steps` to their end, with `between` after each; how many there were."""
+    count = 0
+    for _ in steps:
+        between(count)
+        count += 1
+    return count
+
+
+def test_a_subscription_is_made_in_steps_and_misses_nothing_that_happens_between_them() -> None:
+    def test(manager: SubscriptionManager, engine: Engine, _: VirtualClock) -> None:
+        for number in range(1000):
+            create(engine, f"s/{number:04}")
+        config = requests.parse_config(HOOK | {"pattern": "s/*"})
+
+        def meddle(step: int) -> None:
+            assert len(manager) == 0
+            if step == 1:
+                create(engine, "s/new", body=b"x")
+                engine.delete("s/0999", lambda _: None)
+                engine.delete("s/0000", lambda _: None)
+                create(engine, "s/0000", body=b"x")
+                for name in ("s/0001", "s/0998"):
+                    engine.append(
+                        engine.find(name), Append(b"x", "application/octet-stream"), lambda _: None
+                    )
+
+        assert step_through(manager.put_steps("one", config, URL), meddle) >= 5
+        links = manager._members["one"].subscription.links
+        assert len(links) == 1000
+        assert "s/0999" not in links
+        pending = manager._members["one"].subscription.pending
+        # What had been looked at by then is pending; what had not was there before.
+        assert {"s/new", "s/0000", "s/0001"} <= set(pending)
+        assert links["s/0998"].acked == engine.streams["s/0998"].visible
+        assert links["s/new"].acked is None
+        assert step_through(manager.delete_steps("one"), lambda _: None) >= 5
+        assert manager.link_count == 0
+        assert not any(stream.watchers for stream in engine.streams.values())
+
+    in_loop(test)
+
+
+def test_who_asks_for_a_subscription_that_is_being_made_waits_for_it() -> None:
+    def test(manager: SubscriptionManager, engine: Engine, _: VirtualClock) -> None:
+        for number in range(1000):
+            create(engine, f"s/{number:04}")
+        config = requests.parse_config(HOOK)
+        first, second = (manager.put_steps("one", config, URL) for _ in range(2))
+        ending = manager.delete_steps("one")
+        answers: list[object] = []
+        waiting: list[Generator[None, None, object]] = [first, second]
+        while waiting:
+            for steps in list(waiting):
+                try:
+                    next(steps)
+                except StopIteration as finished:
+                    waiting.remove(steps)
+                    answers.append(finished.value[0])
+        assert answers == [True, False]
+        next(ending)
+        again = manager.put_steps("one", config, URL)
+        next(again)
+        assert len(manager) == 0
+        step_through(ending, lambda _: next(again))
+        step_through(again, lambda _: None)
+        assert (len(manager), manager.link_count) == (1, 1000)
+
     in_loop(test)
 
 
@@ -193,5 +343,32 @@ def test_a_successor_is_followed_before_the_end_of_its_predecessor_is_durable(
         assert link["acked_offset"] == "-1"
         await manager.stop()
         engine.close()
+
+    asyncio.run(main())
+
+
+def test_links_that_a_crash_left_without_their_subscription_are_removed(tmp_path: Path) -> None:
+    """A subscription is made, and ended, in steps; what is between them is neither."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for run in range(3):
+            engine = Engine(open_storage("file-durable", tmp_path, loop), SystemClock())
+            kept = set(engine._documents)
+            manager = SubscriptionManager(engine, SubscriptionSettings(), loop)
+            assert len(manager) == 0
+            if run == 0:
+                for number in range(1000):
+                    create(engine, f"s/{number:04}")
+                steps = manager.put_steps("one", requests.parse_config(HOOK), URL)
+                for _ in range(3):
+                    next(steps)
+            done = asyncio.Event()
+            engine.settle_documents(done.set)
+            await asyncio.wait_for(done.wait(), DEADLINE_SECS)
+            has_links = any(name.startswith("subscriptions/one/links/") for name in kept)
+            assert has_links == (run == 1)
+            await manager.stop()
+            engine.close()
 
     asyncio.run(main())

@@ -300,6 +300,13 @@ class Webhooks(Section):
     )
     timeout_secs: float = _setting(10, SECONDS, "How long one callback may take.")
     max_subscriptions: int = _setting(10_000, COUNT, "Subscriptions that exist at one time.")
+    # A link is 400 bytes and the name of its stream: one `**` over a million streams.
+    max_memory_bytes: int = _setting(
+        536_870_912, COUNT, "Bytes of memory for subscriptions and their links (512 MiB)."
+    )
+    max_links_per_subscription: int = _setting(
+        250_000, COUNT, "Streams that one subscription follows."
+    )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from headrace.storage.files import FileStorage
 from headrace.storage.memory import MemoryStorage
 from headrace.storage.scrub import Scrub
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
+from headrace.subscriptions.membership import Quota
 
 OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
 FEED_SECS = 0.02  # how long a feed gathers changes while someone waits for them
@@ -116,7 +117,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
             large,
         ),
         tails=TailRoutes(engine, live, slices),
-        control=ControlRoutes(subscriptions, origins, config.server.stream_root),
+        control=ControlRoutes(subscriptions, origins, config.server.stream_root, Slices(loop)),
         inspection=Inspection(engine, config.server.stream_root),
         cors=CorsPolicy(config.http.cors_origins),
         origins=origins,
@@ -202,6 +203,7 @@ def _subscription_settings(config: Config) -> SubscriptionSettings:
         allow_private=webhooks.allow_private,
         timeout_secs=webhooks.timeout_secs,
         max_subscriptions=webhooks.max_subscriptions,
+        quota=Quota(webhooks.max_memory_bytes, webhooks.max_links_per_subscription),
         stream_root=config.server.stream_root,
         base_url_is_configured=config.server.public_url is not None,
     )
@@ -224,6 +226,9 @@ def _wire_metrics(
     metrics.gauge("headrace_commit_seconds", lambda: engine.storage.commits().seconds)
     metrics.gauge("headrace_event_loop_lag_seconds", lambda: metrics.event_loop_lag_secs)
     metrics.gauge("headrace_subscriptions", lambda: len(subscriptions))
+    metrics.gauge("headrace_subscriptions_degraded", lambda: subscriptions.degraded_count)
+    metrics.gauge("headrace_subscription_links", lambda: subscriptions.link_count)
+    metrics.gauge("headrace_subscription_bytes", lambda: subscriptions.used_bytes)
     metrics.webhook_deliveries(lambda: subscriptions.deliveries)
     metrics.live_readers("long-poll", lambda: live.long_poll_count)
     metrics.live_readers("sse", lambda: live.sse_count)

@@ -7,14 +7,16 @@ either kind understand it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import orjson
 
+from headrace.engine.slices import Slices
 from headrace.errors import InvalidName
 from headrace.http.exchange import Exchange, Request
+from headrace.http.faults import fault_answer
 from headrace.http.origin import Origins
 from headrace.protocol import names, responses
 from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, Response, line
@@ -34,13 +36,17 @@ ID_BYTES_MAX: Final = 256
 JWKS_MEDIA_TYPE: Final = "application/jwk-set+json"
 JWKS_CACHE_CONTROL: Final = "public, max-age=300"
 
-Handler = Callable[[Request, str], Response]
+Steps = Generator[None, None, Response]
+Handler = Callable[[Request, str], Response | Steps]
 Methods = Mapping[bytes, Handler]
 
 
 class ControlRoutes:
-    def __init__(self, manager: SubscriptionManager, origins: Origins, stream_root: str) -> None:
+    def __init__(
+        self, manager: SubscriptionManager, origins: Origins, stream_root: str, slices: Slices
+    ) -> None:
         self._manager = manager
+        self._slices = slices
         self._origins = origins
         self._root = f"{stream_root}/{names.CONTROL_PREFIX}/".encode()
         self._jwks: Methods = {b"GET": self._get_jwks, b"HEAD": self._get_jwks}
@@ -63,12 +69,26 @@ class ControlRoutes:
             response = self._dispatch(request)
         except (SubscriptionRefused, SubscriptionsFull) as refusal:
             response = _problem(refusal)
+        if isinstance(response, Response):
+            self._answer_settled(response, exchange)
+        else:
+            self._slices.run(self._finish(response, exchange), fault_answer(exchange))
+
+    def _finish(self, steps: Steps, exchange: Exchange) -> Iterator[None]:
+        """What takes as long as there are streams is done in slices."""
+        try:
+            response = yield from steps
+        except (SubscriptionRefused, SubscriptionsFull) as refusal:
+            response = _problem(refusal)
+        self._answer_settled(response, exchange)
+
+    def _answer_settled(self, response: Response, exchange: Exchange) -> None:
         self._manager.settle(
             lambda: exchange.respond(response),
             lambda error: exchange.respond(responses.problem(error)),
         )
 
-    def _dispatch(self, request: Request) -> Response:
+    def _dispatch(self, request: Request) -> Response | Steps:
         path = request.target.partition(b"?")[0]
         # Split first, decode after: an id may hold an encoded slash only to be refused for it.
         match path.removeprefix(self._root).split(b"/"):
@@ -93,13 +113,14 @@ class ControlRoutes:
     def _get(self, _: Request, id: str) -> Response:
         return responses.json_document(responses.OK, self._manager.get(id))
 
-    def _put(self, request: Request, id: str) -> Response:
+    def _put(self, request: Request, id: str) -> Steps:
         config = requests.parse_config(_parse_body(request))
-        created, description = self._manager.put(id, config, self._origins.base_url(request))
+        base_url = self._origins.base_url(request)
+        created, description = yield from self._manager.put_steps(id, config, base_url)
         return responses.json_document(responses.CREATED if created else responses.OK, description)
 
-    def _delete(self, _: Request, id: str) -> Response:
-        self._manager.delete(id)
+    def _delete(self, _: Request, id: str) -> Steps:
+        yield from self._manager.delete_steps(id)
         return responses.deleted()
 
     def _add_streams(self, request: Request, id: str) -> Response:
@@ -131,7 +152,7 @@ class ControlRoutes:
         return responses.deleted()
 
 
-def _call(methods: Methods, request: Request, id: str) -> Response:
+def _call(methods: Methods, request: Request, id: str) -> Response | Steps:
     handler = methods.get(request.method)
     if handler is None:
         allow = ", ".join([*(method.decode() for method in methods), "OPTIONS"])

@@ -29,6 +29,7 @@ from headrace.protocol import buckets, names, responses
 from headrace.protocol.offsets import Position, parse_token
 from headrace.protocol.producers import ProducerState, written_between
 from headrace.protocol.requests import parse_query
+from headrace.subscriptions.documents import status_of
 from headrace.subscriptions.membership import Member
 
 STREAMS_MAX: Final = 200  # more rows than a screen shows; about 40 KiB of answer
@@ -308,7 +309,7 @@ def _subscription(member: Member, name: str) -> Document:
     return {
         "id": subscription.id,
         "type": subscription.config.kind,
-        "status": "failed" if subscription.is_failing else "active",
+        "status": status_of(subscription),
         "acked_offset": link.acked_token,
         "has_pending": link.is_pending,
         "generation": delivery.generation,

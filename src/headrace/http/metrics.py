@@ -45,6 +45,9 @@ METRICS: dict[str, str] = {
     "headrace_clients_cut_total": "Clients cut off past that limit for taking too little.",
     "headrace_event_loop_lag_seconds": "How late the event loop runs its timers.",
     "headrace_subscriptions": "Subscriptions that exist.",
+    "headrace_subscriptions_degraded": "Subscriptions that miss streams for want of room.",
+    "headrace_subscription_links": "Streams linked to subscriptions.",
+    "headrace_subscription_bytes": "What subscriptions and their links take of their budget.",
     "headrace_webhook_deliveries_total": "Webhook deliveries, by result.",
 }
 

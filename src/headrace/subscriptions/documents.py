@@ -49,9 +49,16 @@ def describe(subscription: Subscription, urls: Urls, kid: str) -> dict[str, Any]
         "wake_stream": config.wake_stream,
         "lease_ttl_ms": config.lease_ttl_ms,
         "created_at": format_time(subscription.created_at_ms),
-        "status": "failed" if subscription.is_failing else "active",
+        "status": status_of(subscription),
+        "degraded": subscription.degraded,
         "description": config.description,
     }
+
+
+def status_of(subscription: Subscription) -> str:
+    if subscription.is_failing:
+        return "failed"
+    return "active" if subscription.degraded is None else "degraded"
 
 
 def _cursor(name: str, link: Link) -> dict[str, Any]:

@@ -133,27 +133,33 @@ class Ledger:
         if documents:
             self._engine.keep(documents)
 
+    def save_links(self, subscription: Subscription) -> None:
+        """Only the links: of a subscription that is not entered yet, or no longer.
+
+        What a crash leaves of them without their subscription the next start removes.
+        """
+        documents = self._link_changes(subscription)
+        if documents:
+            self._engine.keep(documents)
+
     def strike(self, subscription: Subscription) -> None:
-        """The subscription is gone."""
+        """The subscription is gone; its links go afterwards."""
         name = _name(subscription)
-        documents: dict[str, bytes | None] = {
-            name: None,
-            f"{name}/delivery": None,
-            f"{name}/tails": None,
-        }
-        kept = [stream for stream, link in subscription.links.items() if link.kept]
-        for stream in (*kept, *subscription.changed):
-            documents[f"{name}/links/{stream}"] = None
-        self._engine.keep(documents)
+        self._engine.keep({name: None, f"{name}/delivery": None, f"{name}/tails": None})
         self._written.pop(subscription, None)
 
-    def _changes(self, subscription: Subscription) -> dict[str, bytes | None]:
+    def _link_changes(self, subscription: Subscription) -> dict[str, bytes | None]:
         name = _name(subscription)
         documents: dict[str, bytes | None] = {}
         for stream in subscription.changed:
             link = subscription.links.get(stream)
             documents[f"{name}/links/{stream}"] = None if link is None else _encode_link(link)
         subscription.changed.clear()
+        return documents
+
+    def _changes(self, subscription: Subscription) -> dict[str, bytes | None]:
+        name = _name(subscription)
+        documents = self._link_changes(subscription)
         delivery = subscription.delivery
         before = self._written.get(subscription)
         if delivery is not before:
@@ -179,9 +185,16 @@ class Ledger:
                     documents.pop(f"{name}/tails", _encode(())), type=list[TailRecord]
                 ),
             )
+        orphans: list[str] = []
         for name, value in sorted(documents.items()):
             id, _, stream = name.partition("/links/")
-            found[id].links[stream] = msgspec.msgpack.decode(value, type=LinkRecord)
+            if id in found:
+                found[id].links[stream] = msgspec.msgpack.decode(value, type=LinkRecord)
+            else:
+                orphans.append(SUBSCRIPTIONS + name)
+        if orphans:
+            # Links are written before their subscription and removed after it, in steps.
+            self._engine.keep(dict.fromkeys(orphans))
         return iter(found.values())
 
     def restore_delivery(self, kept: Kept) -> None:

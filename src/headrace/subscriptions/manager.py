@@ -1,18 +1,23 @@
 """The subscriptions of a server: takes requests to the model, under the names clients know.
 
-Every method runs to completion and returns what the client is to be told, or raises a refusal of
-`subscriptions.errors`. Both rest on what may not be durable yet: tell it after `settle`.
+Every method returns what the client is to be told, or raises a refusal of `subscriptions.errors`.
+Both rest on what may not be durable yet: tell it after `settle`.
+
+Making and ending a subscription may concern as many streams as there are, so these go in steps
+(`put_steps`, `delete_steps`), between which others have their turn. Until the last step of
+`put_steps` there is no subscription; from the first of `delete_steps` on there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from headrace.engine.engine import Engine
+from headrace.engine.slices import Slices
 from headrace.protocol.offsets import START, Position
 from headrace.storage.base import Failed
 from headrace.subscriptions import documents, model
@@ -26,11 +31,13 @@ from headrace.subscriptions.errors import (
     not_found,
 )
 from headrace.subscriptions.ledger import Ledger
-from headrace.subscriptions.membership import Member, Membership
+from headrace.subscriptions.membership import Member, Membership, Quota
 from headrace.subscriptions.model import Answer, Kind, Subscription, SubscriptionConfig
 from headrace.subscriptions.requests import refuse_own_wake_stream
 from headrace.subscriptions.targets import TargetRules, parse_target
 from headrace.subscriptions.wakes import Stationery, Wakes, new_wake_id
+
+CATCH_UP_SECS: Final = 2.0  # a million streams are looked at in one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class SubscriptionSettings:
     allow_private: bool = False
     timeout_secs: float = 10
     max_subscriptions: int = 10_000
+    quota: Quota = field(default_factory=Quota)
     stream_root: str = "/v1/stream"
     base_url_is_configured: bool = False
 
@@ -62,7 +70,20 @@ class SubscriptionManager:
             settings.timeout_secs,
             loop,
         )
-        self._membership = Membership(engine, self._wakes.wake_soon, self._wakes.settle)
+        self._loop = loop
+        self._slices = Slices(loop)
+        self._is_catching_up = False
+        self._membership = Membership(
+            engine,
+            self._ledger,
+            settings.quota,
+            on_advance=self._wakes.wake_soon,
+            on_loss=self._wakes.settle,
+            on_room=self._catch_up_soon,
+            later=lambda work: self._slices.run_later(work, self._wakes.die),
+        )
+        # Ids whose subscription is being made or ended.
+        self._busy: set[str] = set()
         self._members = self._recover()
 
     def _recover(self) -> dict[str, Member]:
@@ -94,6 +115,20 @@ class SubscriptionManager:
         return len(self._members)
 
     @property
+    def degraded_count(self) -> int:
+        """Subscriptions that do not follow every stream they match."""
+        return len(self._membership.degraded)
+
+    @property
+    def link_count(self) -> int:
+        return self._membership.link_count
+
+    @property
+    def used_bytes(self) -> int:
+        """What subscriptions and their links take of their budget."""
+        return self._membership.used_bytes
+
+    @property
     def deliveries(self) -> Counter[str]:
         """Webhooks sent, by result: delivered or failed."""
         return self._wakes.deliveries
@@ -106,9 +141,23 @@ class SubscriptionManager:
         `base_url` is for the subscription's callbacks as long as it lives, unless the operator
         configures another.
         """
+        steps = self.put_steps(id, config, base_url)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as finished:
+                answer: tuple[bool, dict[str, Any]] = finished.value
+                return answer
+
+    def put_steps(
+        self, id: str, config: SubscriptionConfig, base_url: str
+    ) -> Generator[None, None, tuple[bool, dict[str, Any]]]:
+        """The same in steps."""
+        while id in self._busy:
+            yield
         member = self._members.get(id)
         if member is None:
-            self._create(id, config, base_url)
+            yield from self._create(id, config, base_url)
             return True, self.get(id)
         subscription = member.subscription
         if subscription.digest != config.digest():
@@ -124,18 +173,27 @@ class SubscriptionManager:
             self._ledger.enter(subscription)
         return False, self.get(id)
 
-    def _create(self, id: str, config: SubscriptionConfig, base_url: str) -> None:
+    def _create(
+        self, id: str, config: SubscriptionConfig, base_url: str
+    ) -> Generator[None, None, None]:
         if config.webhook_url is not None:
             parse_target(config.webhook_url, self._rules)
-        if len(self._members) >= self._subscriptions_max:
+        if len(self._members) + len(self._busy) >= self._subscriptions_max:
             raise SubscriptionsFull(
                 "subscriptions (webhooks.max_subscriptions)", self._subscriptions_max
             )
         subscription = Subscription(id, config, base_url, self._engine.clock.now_ms())
         self._refuse_if_full()
-        member = self._members[id] = self._membership.enrol(subscription)
+        self._busy.add(id)
+        try:
+            member = yield from self._membership.enrol(subscription)
+        finally:
+            self._busy.discard(id)
+        self._members[id] = member
+        member.active = True
         self._ledger.enter(subscription)
         self._wakes.admit(member)
+        self._wakes.wake_soon(member)  # something may have come while it was being made
 
     def _refuse_if_full(self) -> None:
         """Answers and deletions go on: they make little, or make room."""
@@ -147,11 +205,36 @@ class SubscriptionManager:
         return documents.describe(self._find(id).subscription, self._urls, self._key.kid)
 
     def delete(self, id: str) -> None:
+        """At once."""
+        for _ in self.delete_steps(id):
+            pass
+
+    def delete_steps(self, id: str) -> Generator[None, None, None]:
+        while id in self._busy:
+            yield
         member = self._members.pop(id, None)
-        if member is not None:
-            self._ledger.strike(member.subscription)
-            self._wakes.dismiss(member)
-            self._membership.withdraw(member)
+        if member is None:
+            return
+        self._ledger.strike(member.subscription)
+        self._wakes.dismiss(member)
+        self._busy.add(id)
+        try:
+            yield from self._membership.withdraw(member)
+        finally:
+            self._busy.discard(id)
+
+    def _catch_up_soon(self) -> None:
+        """There may be room for links that were missed; looking for them takes all streams."""
+        if not self._is_catching_up:
+            self._is_catching_up = True
+            self._loop.call_later(CATCH_UP_SECS, self._catch_up)
+
+    def _catch_up(self) -> None:
+        def work() -> Iterator[None]:
+            yield from self._membership.catch_up()
+            self._is_catching_up = False
+
+        self._slices.run_later(work(), self._wakes.die)
 
     def add_streams(self, id: str, names: tuple[str, ...]) -> None:
         member = self._find(id)

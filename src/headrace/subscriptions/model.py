@@ -163,6 +163,7 @@ class Subscription:
         self.links: dict[str, Link] = {}
         self.pending: dict[str, None] = {}
         self.changed: set[str] = set()
+        self.degraded: str | None = None  # why it does not follow every stream it should
         self.delivery = Delivery()
 
     @property

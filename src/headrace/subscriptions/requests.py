@@ -12,7 +12,7 @@ from headrace.errors import InvalidName, InvalidOffset
 from headrace.protocol import names
 from headrace.protocol.offsets import parse_token
 from headrace.subscriptions.errors import Code, SubscriptionRefused, invalid
-from headrace.subscriptions.globs import Glob
+from headrace.subscriptions.globs import Glob, check_bounds
 from headrace.subscriptions.model import Ack, Answer, Kind, SubscriptionConfig
 from headrace.subscriptions.targets import URL_BYTES_MAX
 
@@ -22,6 +22,8 @@ LEASE_TTL_MS_DEFAULT: Final = 30_000
 DESCRIPTION_CHARS_MAX: Final = 4096  # for people; a page is 3000
 WORKER_CHARS_MAX: Final = 256  # a host name and a process id fit in 70
 EXPLICIT_STREAMS_MAX: Final = 10_000  # per request and per subscription; a glob has no such bound
+
+ACKS_MAX: Final = 10_000  # ten times what one wake names; 50 ms
 
 Document = dict[str, Any]
 
@@ -67,7 +69,7 @@ def _parse_kind(document: Document) -> Kind:
 def _parse_pattern(text: str) -> str:
     pattern = text.strip("/")
     try:
-        Glob(pattern)
+        check_bounds(Glob(pattern))
     except ValueError as error:
         raise invalid(str(error)) from None
     return pattern
@@ -144,6 +146,8 @@ def parse_answer(document: Document) -> Answer:
         acks = []
     if not isinstance(acks, list):
         raise invalid("acks must be an array.")
+    if len(acks) > ACKS_MAX:
+        raise invalid(f"acks must not hold more than {ACKS_MAX}.")
     done = document.get("done", False)
     if not isinstance(done, bool):
         raise invalid("done must be true or false.")

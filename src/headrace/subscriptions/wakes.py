@@ -15,11 +15,11 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 import orjson
 
+from headrace.clock import monotonic
 from headrace.engine.engine import AppendOutcome, Engine
 from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError
@@ -42,7 +42,8 @@ from headrace.subscriptions.signing import CallbackTokens, SigningKey
 
 logger = logging.getLogger(__name__)
 
-WAKES_PER_TURN: Final = 100  # a wake lists up to 1000 streams; others want the loop, too
+TURN_SECS: Final = 0.005  # a wake lists up to 1000 streams; others want the loop, too
+ANNOUNCED_PER_TURN: Final = 100  # a wake event is an append
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,10 @@ class Wakes:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._die(error)
+            self.die(error)
 
-    def _die(self, error: BaseException) -> None:
+    def die(self, error: BaseException) -> None:
+        """A defect: the server ends with it."""
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -114,7 +116,7 @@ class Wakes:
         try:
             callback(*arguments)
         except Exception as error:
-            self._die(error)
+            self.die(error)
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -200,9 +202,13 @@ class Wakes:
             self._due[member] = None
 
     def _wake_due(self) -> None:
-        for member in list(islice(self._due, WAKES_PER_TURN)):
+        until = monotonic() + TURN_SECS
+        while self._due:
+            member = next(iter(self._due))
             del self._due[member]
             self._wake(member)
+            if monotonic() >= until:
+                break
         if self._due:
             self._loop.call_soon(self._guarded, self._wake_due)
 
@@ -258,10 +264,16 @@ class Wakes:
             self._loop.call_soon(self._guarded, self._announce_all, stream.state.name)
 
     def _announce_all(self, wake_stream: str) -> None:
-        for member in tuple(self._wake_streams.get(wake_stream, ())):
+        self._announce_some(list(self._wake_streams.get(wake_stream, ())))
+
+    def _announce_some(self, members: list[Member]) -> None:
+        for member in members[:ANNOUNCED_PER_TURN]:
             wake = member.subscription.delivery.wake
             if wake is not None:
                 self._tell_durable(member, wake.id)
+        if len(members) > ANNOUNCED_PER_TURN:
+            rest = members[ANNOUNCED_PER_TURN:]
+            self._loop.call_soon(self._guarded, self._announce_some, rest)
 
     # -- webhooks --------------------------------------------------------------------------
 
