@@ -8,7 +8,7 @@ end by the steady clock and absolute deadlines by the wall clock, so there is a 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 
 from headrace.engine.tails import Stream
 from headrace.protocol.expiry import Moment
@@ -35,6 +35,10 @@ class ExpiryQueue:
 
     def get(self, stream_id: int) -> Stream | None:
         return self._streams.get(stream_id)
+
+    def ids(self) -> KeysView[int]:
+        """The ids of the streams that have a deadline."""
+        return self._streams.keys()
 
     def sliding(self) -> list[Stream]:
         """The streams whose window use renews."""

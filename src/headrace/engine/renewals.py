@@ -104,8 +104,9 @@ class Renewals:
             self._write(self._clock.now_ms(), self._everything())
 
     def _everything(self) -> list[int]:
-        gone = [id for id in self._written if self._expiring.get(id) is None]
-        return [*gone, *(stream.state.id for stream in self._expiring.sliding())]
+        # Set operations, because these may be a million; what is fixed is passed over later.
+        known = self._expiring.ids()
+        return [*(self._written.keys() - known), *known]
 
     def _take(self) -> Iterable[int]:
         while self._left:
@@ -118,6 +119,8 @@ class Renewals:
             if stream is None:
                 if self._written.pop(id, None) is not None:
                     documents[_name(id)] = None
+                continue
+            if stream.state.config.lifetime.ttl_secs is None:
                 continue
             window = self._window(stream, now_ms)
             if window != self._written.get(id):

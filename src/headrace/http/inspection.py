@@ -95,10 +95,11 @@ class Inspection:
         return buckets.stream_name(bucket_id, stream_id)
 
     def _buckets(self) -> Document:
-        counts = self._engine.buckets.counts()
-        found = sorted(self._engine.buckets, key=lambda bucket: bucket.id)
-        listed = [_bucket(bucket, counts[bucket.id]) for bucket in found[:BUCKETS_MAX]]
-        return {"buckets": listed, "bucket_count": len(found)}
+        found = self._engine.buckets.counts(BUCKETS_MAX)
+        listed = [_bucket(bucket, stream_count) for bucket, stream_count in found]
+        # Beyond what is listed, buckets whose creation is not durable yet count, too.
+        count = len(found) if len(found) < BUCKETS_MAX else len(self._engine.buckets)
+        return {"buckets": listed, "bucket_count": count}
 
     def _set_aside(self) -> Document:
         """The streams that the start could not recover, and why."""

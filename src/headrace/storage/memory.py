@@ -7,7 +7,8 @@ import secrets
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain, islice
+from operator import sub
 from typing import Any, Final, cast
 
 from headrace.errors import HeadraceError
@@ -61,10 +62,7 @@ class MemoryLog:
         if len(lengths) == 1:
             self.ends.append(change.end.bytes)
             return
-        end = change.start.bytes
-        for length in lengths:
-            end += length
-            self.ends.append(end)
+        self.ends.extend(islice(accumulate(lengths, initial=change.start.bytes), 1, None))
 
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
         if self.parent is None:
@@ -160,7 +158,7 @@ class MemoryLog:
 def _differences(start: int, ends: Sequence[int]) -> Lengths:
     if len(ends) == 1:
         return (ends[0] - start,)
-    return [end - begin for begin, end in zip(chain((start,), ends), ends, strict=False)]
+    return list(map(sub, ends, chain((start,), ends)))
 
 
 class MemoryStorage:
