@@ -13,6 +13,9 @@ from typing import Protocol
 monotonic = time.monotonic
 """Seconds on a clock that never goes back, for measuring what nobody simulates."""
 
+thread_cpu = time.thread_time
+"""Seconds that the calling thread has spent on a processor."""
+
 sleep = time.sleep
 """For threads beside the event loop, never on it."""
 

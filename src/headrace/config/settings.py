@@ -160,6 +160,11 @@ class Log(Section):
     )
     format: str = _setting("text", words("text", "json"), "Lines of text or of JSON.")
     access: bool = _setting(False, FLAG, "Whether each request is logged.")
+    stall_secs: float = _setting(
+        0.25,
+        SECONDS_OR_OFF,
+        "How long the event loop may be held up before a line names what held it; 0 is never.",
+    )
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.streams import StreamRoutes
 from headrace.http.surfaces import BaseSurface, BucketSurface
 from headrace.http.tails import TailRoutes
+from headrace.http.watchdog import StallLog, Watchdog
 from headrace.limits import Limits
 from headrace.storage.acid import AcidStorage
 from headrace.storage.base import Storage
@@ -54,10 +55,12 @@ class Assembly:
     storage: Storage
     scrub: Scrub
     unsent: UnsentBudget
+    watchdog: Watchdog
     _maintainer: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         self.subscriptions.start()
+        self.watchdog.start()
         self._maintainer = asyncio.ensure_future(self._run_maintenance())
 
     async def failed(self) -> None:
@@ -81,6 +84,7 @@ class Assembly:
         self.scrub.tick()
 
     async def stop(self) -> None:
+        self.watchdog.stop()
         self.scrub.stop()
         if self._maintainer is not None:
             self._maintainer.cancel()
@@ -135,7 +139,10 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     metrics.counter("headrace_damage_found_total", lambda: scrub.damage_found)
     metrics.gauge("headrace_unsent_bytes", lambda: unsent.used_bytes)
     metrics.counter("headrace_clients_cut_total", lambda: unsent.cut_count)
-    return Assembly(application, origins, subscriptions, storage, scrub, unsent)
+    stalls = StallLog(config.log.stall_secs)
+    metrics.families(stalls.collect)
+    watchdog = Watchdog(application, loop, stalls)
+    return Assembly(application, origins, subscriptions, storage, scrub, unsent, watchdog)
 
 
 def _buckets(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -44,6 +44,9 @@ METRICS: dict[str, str] = {
     "headrace_unsent_bytes": "Bytes of large answers that clients have not taken yet.",
     "headrace_clients_cut_total": "Clients cut off past that limit for taking too little.",
     "headrace_event_loop_lag_seconds": "How late the event loop runs its timers.",
+    "headrace_event_loop_stall_seconds": "Stalls of the event loop, by what held it.",
+    "headrace_event_loop_stall_cpu_seconds": "Processor time of the loop's thread in those stalls.",
+    "headrace_event_loop_longest_stall_cpu_seconds": "The longest of them, and what held the loop.",
     "headrace_subscriptions": "Subscriptions that exist.",
     "headrace_subscriptions_degraded": "Subscriptions that miss streams for want of room.",
     "headrace_subscription_links": "Streams linked to subscriptions.",
@@ -79,6 +82,7 @@ class Metrics:
         self._gauges: dict[str, Callable[[], float]] = {}
         self._counters: dict[str, Callable[[], int]] = {}
         self._live: dict[str, Callable[[], float]] = {}
+        self._families: list[Callable[[], Iterable[Metric]]] = []
         self._deliveries: Callable[[], Mapping[str, int]] = dict
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -103,6 +107,10 @@ class Metrics:
         """Take the value of counter `name`, which never falls, from `read` at every scrape."""
         assert name in METRICS, name
         self._counters[name] = read
+
+    def families(self, read: Callable[[], Iterable[Metric]]) -> None:
+        """Take whole metric families from `read` at every scrape."""
+        self._families.append(read)
 
     def live_readers(self, mode: str, read: Callable[[], float]) -> None:
         self._live[mode] = read
@@ -142,6 +150,8 @@ class Metrics:
             yield CounterMetricFamily(name, METRICS[name], value=count())
         for name, read in self._gauges.items():
             yield GaugeMetricFamily(name, METRICS[name], value=read())
+        for families in self._families:
+            yield from families()
 
     def _labelled(self, name: str, labels: tuple[str, ...], counts: Mapping[Any, int]) -> Metric:
         family = CounterMetricFamily(name, METRICS[name], labels=labels)

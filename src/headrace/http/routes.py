@@ -53,6 +53,9 @@ class Application:
         self.cors = cors
         self.metrics = metrics
         self.health = health
+        # The request that was begun last: for the watchdog, which cannot see compiled functions
+        # on the stack, and forgets it again within a moment.
+        self.current: Request | None = None
         self._streams = streams
         self._buckets = buckets
         self._control = control
@@ -72,6 +75,7 @@ class Application:
         }
 
     def handle(self, request: Request, exchange: Exchange) -> None:
+        self.current = request
         target = request.target
         try:
             if self._limiter is not None and target not in self._fixed:

@@ -1,0 +1,277 @@
+"""The watchdog of the event loop: how long the loop was held up, and by what.
+
+The loop stamps a heartbeat. A thread looks at it now and then; while it is late, it notes what the
+loop's thread is doing. The heartbeat that comes late reports the stall: its length, the processor
+time that the loop's thread spent in it, and the operation and function that were seen most.
+
+Processor time is told apart because the length alone accuses the server of what a busy machine
+does. Nothing here runs within a request: a request only leaves word that it has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import accumulate
+from operator import itemgetter
+from threading import Event, Thread, get_ident
+from types import FrameType
+from typing import Final, NamedTuple, Protocol
+
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from headrace.clock import monotonic, thread_cpu
+from headrace.http.exchange import Request
+from headrace.http.metrics import METRICS
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECS: Final = 0.05
+WATCH_SECS: Final = 0.1  # how often the thread looks while all is well: each look takes the GIL
+SAMPLE_SECS: Final = 0.02
+STALL_SECS_MIN: Final = 0.05  # shorter ones are not counted: requests queue for longer under load
+REPEAT_SECS: Final = 10.0  # between two lines about the same operation, unless it got worse
+BUCKETS_SECS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+# What the loop is doing, by the module that it called into. Requests go by their own operation.
+_TRANSPORTS: Final = frozenset(
+    f"headrace.http.{name}" for name in ("connection", "large_bodies", "reader", "asgi")
+)
+_ROUTES: Final = "headrace.http.routes"
+_ASSEMBLY: Final = "headrace.http.assembly"  # its `tick`, once a second
+_OPERATIONS: Final = (
+    ("headrace.engine.feed", "feed"),
+    ("headrace.http.bodies", "streamed-body"),
+    ("headrace.http.deadlines", "live-timeout"),
+    ("headrace.storage.committer", "commit"),
+    ("headrace.storage", "storage"),
+    ("headrace.subscriptions.delivery", "webhook"),
+    ("headrace.subscriptions.poster", "webhook"),
+    ("headrace.subscriptions", "wake"),
+    ("headrace.engine", "engine"),
+    ("headrace.http.server", "tick"),
+)
+OTHER: Final = "other"
+UNKNOWN: Final = "unknown"
+
+
+class Where(NamedTuple):
+    """What the loop's thread was doing."""
+
+    operation: str
+    function: str
+
+
+class Stall(NamedTuple):
+    secs: float
+    cpu_secs: float
+    where: Where
+
+
+class Watched(Protocol):
+    """The application, as far as the watchdog looks at it."""
+
+    current: Request | None
+
+
+class _Histogram:
+    __slots__ = ("counts", "secs")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_SECS) + 1)
+        self.secs = 0.0
+
+    def observe(self, secs: float) -> None:
+        self.counts[bisect_left(BUCKETS_SECS, secs)] += 1
+        self.secs += secs
+
+
+class _Told(NamedTuple):
+    """The last line about an operation."""
+
+    at: float
+    cpu_secs: float
+
+
+class StallLog:
+    """What is counted and said of stalls."""
+
+    def __init__(self, warn_secs: float) -> None:
+        self.longest: Stall | None = None
+        self._warn_secs = warn_secs
+        self._secs: defaultdict[str, _Histogram] = defaultdict(_Histogram)
+        self._cpu_secs: defaultdict[str, _Histogram] = defaultdict(_Histogram)
+        self._told: dict[str, _Told] = {}
+        self._untold: Counter[str] = Counter()
+
+    def add(self, stall: Stall, now: float) -> None:
+        operation = stall.where.operation
+        self._secs[operation].observe(stall.secs)
+        self._cpu_secs[operation].observe(stall.cpu_secs)
+        if self.longest is None or stall.cpu_secs > self.longest.cpu_secs:
+            self.longest = stall
+        if self._warn_secs and stall.secs >= self._warn_secs:
+            self._tell(stall, now)
+
+    def _tell(self, stall: Stall, now: float) -> None:
+        """One line, unless one like it was written a moment ago: a hostile client pays for none."""
+        operation = stall.where.operation
+        told = self._told.get(operation)
+        if told is not None and now < told.at + REPEAT_SECS and stall.cpu_secs <= told.cpu_secs:
+            self._untold[operation] += 1
+            return
+        self._told[operation] = _Told(now, stall.cpu_secs)
+        facts = {
+            "secs": round(stall.secs, 3),
+            "cpu_secs": round(stall.cpu_secs, 3),
+            "operation": operation,
+            "function": stall.where.function,
+            "not_logged": self._untold.pop(operation, 0),
+        }
+        if stall.cpu_secs >= self._warn_secs:
+            logger.warning("the event loop was held up", extra=facts)
+        else:
+            # Not ours, most likely: the process was not scheduled, or a call waited.
+            logger.info("the event loop ran late", extra=facts)
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family("headrace_event_loop_stall_seconds", self._secs)
+        yield self._family("headrace_event_loop_stall_cpu_seconds", self._cpu_secs)
+        name = "headrace_event_loop_longest_stall_cpu_seconds"
+        family = GaugeMetricFamily(name, METRICS[name], labels=Where._fields)
+        if self.longest is not None:
+            family.add_metric(self.longest.where, self.longest.cpu_secs)
+        yield family
+
+    def _family(self, name: str, histograms: dict[str, _Histogram]) -> Metric:
+        family = HistogramMetricFamily(name, METRICS[name], labels=("operation",))
+        bounds = [*map(str, BUCKETS_SECS), "+Inf"]
+        for operation, found in sorted(histograms.items()):
+            family.add_metric(
+                [operation],
+                list(zip(bounds, accumulate(found.counts), strict=True)),
+                found.secs,
+            )
+        return family
+
+
+class Watchdog:
+    """Watches the loop that it is started on, until it is stopped."""
+
+    def __init__(self, watched: Watched, loop: asyncio.AbstractEventLoop, stalls: StallLog) -> None:
+        self._watched = watched
+        self._loop = loop
+        self._stalls = stalls
+        self._thread: Thread | None = None
+        self._stopping = Event()
+        self._loop_thread = 0
+        self._base: FrameType | None = None
+        self._begun: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen_secs: defaultdict[Where, float] = defaultdict(float)
+        self._cpu = 0.0
+        self._due = 0.0
+
+    def start(self) -> None:
+        self._loop_thread = get_ident()
+        self._begun = self._loop.call_soon(self._begin)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for handle in (self._begun, self._timer):
+            if handle is not None:
+                handle.cancel()
+        if self._thread is not None:
+            self._thread.join()
+        self._base = None
+
+    # -- on the loop -----------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        # Callbacks stand on this frame, whatever loop it is that calls them.
+        self._base = sys._getframe().f_back
+        self._rest()
+        self._thread = Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        now = monotonic()
+        late_secs, cpu_secs = now - self._due, thread_cpu() - self._cpu
+        if late_secs >= STALL_SECS_MIN:
+            where = self._held_by()
+            # At most the stall itself: the loop may have been busy in the moments before, too.
+            self._stalls.add(Stall(late_secs, min(late_secs, cpu_secs), where), now)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Until the next heartbeat."""
+        self._watched.current = None
+        self._seen_secs = defaultdict(float)
+        self._cpu = thread_cpu()
+        self._due = monotonic() + BEAT_SECS
+        self._timer = self._loop.call_later(BEAT_SECS, self._beat)
+
+    def _held_by(self) -> Where:
+        """What was seen most; what was begun last where nothing could be seen."""
+        if self._seen_secs:
+            return max(self._seen_secs.items(), key=itemgetter(1))[0]
+        request = self._watched.current
+        return Where(UNKNOWN if request is None else request.operation, UNKNOWN)
+
+    # -- on the watchdog's own thread ------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(WATCH_SECS):
+            since = self._due
+            while monotonic() > self._due + STALL_SECS_MIN:
+                since = self._sample(since)
+                if self._stopping.wait(SAMPLE_SECS):
+                    return
+
+    def _sample(self, since: float) -> float:
+        """Note what the loop is doing, for all the time since it was last looked at; now.
+
+        A call that holds the GIL holds up this thread, too: it is seen when it returns. A compiled
+        function leaves nothing on the stack; of that the request that was begun last must tell.
+        """
+        now, seen_secs = monotonic(), self._seen_secs
+        frame = sys._current_frames().get(self._loop_thread)
+        found = where(frame, self._base, self._watched.current)
+        if found is not None:
+            seen_secs[found] += now - since
+        return now
+
+
+def where(frame: FrameType | None, base: FrameType | None, request: Request | None) -> Where | None:
+    """The operation that a stack belongs to, and its innermost function of ours; None is idle."""
+    ours: list[str] = []
+    function = innermost = None
+    while frame is not None and frame is not base:
+        module = str(frame.f_globals.get("__name__", ""))
+        innermost = innermost or f"{module}.{frame.f_code.co_qualname}"
+        if module.startswith("headrace."):
+            function = function or f"{module}.{frame.f_code.co_qualname}"
+            ours.append(module)
+        frame = frame.f_back
+    if innermost is None:
+        return None
+    if function is None:
+        return Where(OTHER, innermost)  # an ASGI server's own, or another application's
+    return Where(_operation(ours, request), function.removeprefix("headrace."))
+
+
+def _operation(modules: list[str], request: Request | None) -> str:
+    """`modules` are those of a stack, innermost first."""
+    entered = modules[-1]
+    if _ASSEMBLY in modules:
+        return "sweep"
+    if entered in _TRANSPORTS:
+        return request.operation if request is not None and _ROUTES in modules else "connection"
+    for prefix, operation in _OPERATIONS:
+        if entered.startswith(prefix):
+            return operation
+    return OTHER

@@ -1,0 +1,100 @@
+"""The watchdog: what holds the event loop is measured and named, in a metric and in the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
+from tests.conftest import stop_cleanly
+from tests.hostile.holding_server import HOLD_SECS, HoldingServer
+from tests.hostile.stalls import stalls
+from tests.http.helpers import client_of
+
+ASK = "/v1/stream/__ds/streams"
+# The loop's heartbeat comes every 50 ms, so that much of a stall can go unseen.
+SEEN_SECS = HOLD_SECS - 0.06
+HELD = "the event loop was held up"
+LATE = "the event loop ran late"
+
+
+@pytest.fixture
+def holding(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = HoldingServer(cwd=str(tmp_path))
+    server.start()
+    yield server
+    stop_cleanly(server)
+
+
+def hold(client: httpx.Client, how: str) -> None:
+    assert client.get(ASK, params={"name": f"hold/{how}"}).status_code == 200
+
+
+def lines(server: ServerProcess, sentence: str) -> list[str]:
+    return [line for line in server.log if sentence in line]
+
+
+def facts(line: str) -> dict[str, str]:
+    return dict(re.findall(r"(\w+)=(\S+)", line))
+
+
+@pytest.mark.parametrize("how", ["compute", "gil"])
+def test_what_computes_on_the_loop_is_named_with_its_processor_time(
+    holding: ServerProcess, how: str
+) -> None:
+    with client_of(holding) as client:
+        hold(client, how)
+        eventually(lambda: "inspection" in stalls(client), "the stall is counted")
+        found = stalls(client)["inspection"]
+        metrics = client.get("/metrics").text
+    assert found.count >= 1
+    assert found.secs >= found.cpu_secs >= SEEN_SECS
+    assert found.above_250_ms == 1
+    longest = r'longest_stall_cpu_seconds\{function="([^"]*)",operation="inspection"\} ([0-9.]+)'
+    named = re.search(longest, metrics)
+    assert named is not None, metrics
+    assert float(named[2]) >= SEEN_SECS
+    eventually(lambda: bool(lines(holding, HELD)), "the stall is logged")
+    [line] = lines(holding, HELD)
+    assert " warn " in line
+    assert facts(line)["operation"] == "inspection"
+    assert float(facts(line)["cpu_secs"]) >= SEEN_SECS
+    assert facts(line)["function"] == named[1]
+    assert "inspection" in named[1] or "holding" in named[1]
+
+
+def test_a_sweep_that_holds_the_loop_is_named(holding: ServerProcess) -> None:
+    with client_of(holding) as client:
+        hold(client, "sweep")
+        eventually(lambda: "sweep" in stalls(client), "the stall is counted")
+        assert stalls(client)["sweep"].above_250_ms == 1
+
+
+def test_a_loop_that_waits_without_computing_is_no_alarm(holding: ServerProcess) -> None:
+    """A busy machine looks the same: late, and hardly any processor time."""
+    with client_of(holding) as client:
+        hold(client, "wait")
+        eventually(lambda: "inspection" in stalls(client), "the stall is counted")
+        found = stalls(client)["inspection"]
+    assert found.secs >= SEEN_SECS
+    assert found.cpu_secs < found.secs / 2
+    assert found.above_250_ms == 0
+    eventually(lambda: bool(lines(holding, LATE)), "the stall is logged")
+    assert not lines(holding, HELD)
+
+
+def test_the_same_stall_over_and_over_is_one_line_and_counted_each_time(
+    holding: ServerProcess,
+) -> None:
+    with client_of(holding) as client:
+        for _ in range(4):
+            hold(client, "compute")
+        eventually(lambda: stalls(client)["inspection"].above_250_ms == 4, "all are counted")
+    eventually(lambda: bool(lines(holding, HELD)), "the stall is logged")
+    # A line for the first, and perhaps for one that was longer.
+    assert 1 <= len(lines(holding, HELD)) < 4
