@@ -14,6 +14,8 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = ("conformance", "postgres", "shapes", "spark", "stack", "ui")
 # Files whose tests look at a long campaign, one for each storage mode.
 CAMPAIGNS = ("durability/test_kill.py", "durability/test_live.py")
+# Files whose tests share a server that takes long to fill.
+FILES = ("hostile/test_loop_stalls.py",)
 _TEST = re.compile(r"tests/(?P<file>(?P<folder>\w+)/[^:]*)::[^\[]*(\[(?P<mode>file-\w+|\w+))?")
 
 
@@ -24,6 +26,8 @@ def group_of(nodeid: str) -> str:
         return found["folder"]
     if found is not None and found["file"] in CAMPAIGNS:
         return f"{found['file']} {found['mode']}"
+    if found is not None and found["file"] in FILES:
+        return str(found["file"])
     return nodeid
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.scheduling import CAMPAIGNS, TOGETHER, group_of
+from tests.scheduling import CAMPAIGNS, FILES, TOGETHER, group_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -23,10 +23,15 @@ def test_a_campaign_is_one_group_for_each_mode() -> None:
     assert group_of(kill.format("b[file-fast]")) != group_of(kill.format("b[file-durable]"))
 
 
+def test_a_file_that_shares_a_server_is_one_group() -> None:
+    for name in FILES:
+        assert group_of(f"tests/{name}::test_a[x]") == group_of(f"tests/{name}::test_a[y]") == name
+
+
 def test_another_test_is_a_group_of_its_own() -> None:
     for nodeid in ("tests/http/test_a.py::test_b[1]", "tests/test_a.py::test_b"):
         assert group_of(nodeid) == nodeid
 
 
 def test_what_is_named_exists() -> None:
-    assert all((TESTS / name).exists() for name in (*TOGETHER, *CAMPAIGNS))
+    assert all((TESTS / name).exists() for name in (*TOGETHER, *CAMPAIGNS, *FILES))
