@@ -15,7 +15,7 @@ TOGETHER = ("conformance", "postgres", "shapes", "spark", "stack", "ui")
 # Files whose tests look at a long campaign, one for each storage mode.
 CAMPAIGNS = ("durability/test_kill.py", "durability/test_live.py")
 # Files whose tests share a server that takes long to fill.
-FILES = ("hostile/test_loop_stalls.py",)
+FILES = ("hostile/test_loop_stalls.py", "hostile/test_mixed_tenants.py")
 _TEST = re.compile(r"tests/(?P<file>(?P<folder>\w+)/[^:]*)::[^\[]*(\[(?P<mode>file-\w+|\w+))?")
 
 

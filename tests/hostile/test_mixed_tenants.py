@@ -1,0 +1,45 @@
+"""One tenant is hostile; three others append, tail and read through the same Envoy.
+
+Their answers are their own and complete, and take no longer than a stated multiple of what they
+take without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hostile.hostile_tenant import ATTACKS
+from tests.hostile.mixed import Arenas, Report, violations
+
+pytestmark = pytest.mark.slow
+
+ATTACK_ROUNDS = 25  # of each tenant, 25 a second: three requests each
+QUIET_ROUNDS = 50
+
+
+@pytest.fixture(scope="module")
+def arenas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arenas]:
+    with Arenas(tmp_path_factory.mktemp("tenants")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def quiet(arenas: Arenas) -> Report:
+    report = arenas.calm().quiet(QUIET_ROUNDS)
+    assert not report.faults, report.faults
+    return report
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_hostile_tenant_neither_touches_nor_delays_the_others(
+    arenas: Arenas, quiet: Report, attack: str
+) -> None:
+    ground = arenas.calm()
+    report = ground.under([attack], ATTACK_ROUNDS)
+    print(f"{attack}: {report}; quiet: {quiet}")
+    wrong = violations(quiet, report)
+    assert not wrong, "\n".join([str(report), *wrong])
+    assert report.waves, "it did attack"
+    assert ground.is_calm(), "".join(ground.server.log)
