@@ -64,10 +64,7 @@ class Tenant:
         with RawConnection(self.port, deadline_secs=ANSWER_SECS_MAX) as connection:
             created = self._ask(connection, "PUT", Content_Type=self._media_type)
         assert created.status == 201, created
-        target = f"{self._stream}?offset=-1&live=sse"
-        connection = RawConnection(self.port, deadline_secs=ANSWER_SECS_MAX)
-        self._events = EventStream(connection, target, **self._authorization)
-        connection.socket.settimeout(None)  # nothing may come for as long as nothing is appended
+        self._events = self._follow()
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,))
             for work in (self._write, self._tail)
@@ -106,7 +103,8 @@ class Tenant:
             work()
         except (OSError, EndOfConnection, ValueError, AssertionError) as error:
             if not self._closed:
-                self._fault(f"no answer: {type(error).__name__} {error}")
+                sentence = str(error).partition("\n")[0][:200]
+                self._fault(f"not answered: {type(error).__name__} {sentence}")
 
     def _fault(self, sentence: str) -> None:
         if len(self.faults) < FAULTS_MAX:
@@ -165,6 +163,17 @@ class Tenant:
         return connection.request(method, f"{self._stream}{query}", body, **headers)
 
     # -- following -------------------------------------------------------------------------
+
+    def _follow(self) -> EventStream:
+        connection = RawConnection(self.port, deadline_secs=ANSWER_SECS_MAX)
+        target = f"{self._stream}?offset=-1&live=sse"
+        try:
+            events = EventStream(connection, target, **self._authorization)
+        except BaseException:
+            connection.close()
+            raise
+        connection.socket.settimeout(None)  # nothing comes for as long as nothing is appended
+        return events
 
     def _tail(self) -> None:
         """Until the last message has come."""

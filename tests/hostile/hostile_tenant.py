@@ -220,10 +220,9 @@ def slow_readers(target: Target) -> Waves:
     target.receive_buffer_bytes = 4096
     yield
     for number in range(60):
-        direct = number % 2 == 0
-        target.hold(request_bytes("GET", f"/hostile/doc/snapshot/{offset}"), direct=direct)
-        target.hold(request_bytes("GET", "/hostile/doc/bootstrap"), direct=direct)
-        target.hold(request_bytes("GET", f"{ROOT}/hostile/large?offset=-1"), direct=direct)
+        target.hold(request_bytes("GET", f"{ROOT}/hostile/large?offset=-1"), direct=True)
+        for path in ("doc/bootstrap", f"doc/snapshot/{offset}"):
+            target.hold(request_bytes("GET", f"/hostile/{path}"), direct=number % 2 == 0)
     while True:
         yield
 

@@ -96,28 +96,32 @@ class Arena:
 
     def _run(self, rounds: int) -> Report:
         run = secrets.token_hex(4)
-        tenants = [
-            Tenant(self.envoy_port, self.keys.mint(subject=name), name, run) for name in HONEST
-        ]
-        with Echo() as echo:
-            for tenant in tenants:
-                tenant.start()
-            wrong = _within(
-                lambda: all(tenant.appended >= rounds or tenant.faults for tenant in tenants),
-                f"each tenant has made {rounds} rounds",
-                RUN_SECS_MAX + rounds * ROUND_SECS,
-            )
+        tokens = {name: self.keys.mint(subject=name) for name in HONEST}
+        tenants = [Tenant(self.envoy_port, tokens[name], name, run) for name in HONEST]
+        return run_tenants(tenants, rounds)
+
+
+def run_tenants(tenants: list[Tenant], rounds: int) -> Report:
+    """Until each has made as many rounds, or has found a fault."""
+    with Echo() as echo:
         for tenant in tenants:
-            tenant.finish()
-        latencies_secs = [secs for tenant in tenants for secs in tenant.latencies_secs] or [0.0]
-        faults = [*wrong, *(fault for tenant in tenants for fault in tenant.faults)]
-        return Report(
-            faults,
-            p99(latencies_secs),
-            max(latencies_secs),
-            len(latencies_secs),
-            p99(echo.latencies_secs),
+            tenant.start()
+        wrong = _within(
+            lambda: all(tenant.appended >= rounds or tenant.faults for tenant in tenants),
+            f"each tenant has made {rounds} rounds",
+            RUN_SECS_MAX + rounds * ROUND_SECS,
         )
+    for tenant in tenants:
+        tenant.finish()
+    latencies_secs = [secs for tenant in tenants for secs in tenant.latencies_secs] or [0.0]
+    faults = [*wrong, *(fault for tenant in tenants for fault in tenant.faults)]
+    return Report(
+        faults,
+        p99(latencies_secs),
+        max(latencies_secs),
+        len(latencies_secs),
+        p99(echo.latencies_secs),
+    )
 
 
 def p99(secs: list[float]) -> float:

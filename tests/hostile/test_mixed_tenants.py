@@ -7,11 +7,14 @@ take without it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.hostile.honest_tenant import Tenant
 from tests.hostile.hostile_tenant import ATTACKS
-from tests.hostile.mixed import Arenas, Report, violations
+from tests.hostile.mixed import HONEST, Arenas, Report, run_tenants, violations
+from tests.hostile.mixing_server import MixingServer
 
 pytestmark = pytest.mark.slow
 
@@ -43,3 +46,11 @@ def test_a_hostile_tenant_neither_touches_nor_delays_the_others(
     assert not wrong, "\n".join([str(report), *wrong])
     assert report.waves, "it did attack"
     assert ground.is_calm(), "".join(ground.server.log)
+
+
+def test_an_answer_that_was_meant_for_another_is_noticed(tmp_path: Path) -> None:
+    """The tenants themselves are put to the test, by a server that mixes up answers."""
+    with MixingServer(str(tmp_path)) as server:
+        tenants = [Tenant(server.port, "none", name, "mixed") for name in HONEST]
+        report = run_tenants(tenants, ATTACK_ROUNDS)
+    assert any(": append " in fault for fault in report.faults), report

@@ -15,7 +15,7 @@ import logging
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from operator import itemgetter
 from threading import Event, Thread, get_ident
@@ -43,18 +43,18 @@ _TRANSPORTS: Final = frozenset(
 )
 _ROUTES: Final = "headrace.http.routes"
 _ASSEMBLY: Final = "headrace.http.assembly"  # its `tick`, once a second
-_OPERATIONS: Final = (
+_BACKGROUND: Final = (
     ("headrace.engine.feed", "feed"),
     ("headrace.http.bodies", "streamed-body"),
     ("headrace.http.deadlines", "live-timeout"),
+    ("headrace.http.server", "tick"),
     ("headrace.storage.committer", "commit"),
-    ("headrace.storage", "storage"),
     ("headrace.subscriptions.delivery", "webhook"),
     ("headrace.subscriptions.poster", "webhook"),
     ("headrace.subscriptions", "wake"),
-    ("headrace.engine", "engine"),
-    ("headrace.http.server", "tick"),
 )
+# These are called by requests as well, which shows unless the caller is compiled.
+_SHARED: Final = (("headrace.storage", "storage"), ("headrace.engine", "engine"))
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"
 
@@ -265,13 +265,17 @@ def where(frame: FrameType | None, base: FrameType | None, request: Request | No
 
 
 def _operation(modules: list[str], request: Request | None) -> str:
-    """`modules` are those of a stack, innermost first."""
+    """`modules` are those of a stack, innermost first, without compiled ones."""
     entered = modules[-1]
     if _ASSEMBLY in modules:
         return "sweep"
-    if entered in _TRANSPORTS:
-        return request.operation if request is not None and _ROUTES in modules else "connection"
-    for prefix, operation in _OPERATIONS:
-        if entered.startswith(prefix):
-            return operation
-    return OTHER
+    if entered in _TRANSPORTS and _ROUTES not in modules:
+        return "connection"
+    found = _named(_BACKGROUND, entered)
+    if found is None and request is not None:
+        return request.operation
+    return found or _named(_SHARED, entered) or OTHER
+
+
+def _named(operations: Iterable[tuple[str, str]], module: str) -> str | None:
+    return next((name for prefix, name in operations if module.startswith(prefix)), None)
