@@ -104,7 +104,7 @@ class Tenant:
         except (OSError, EndOfConnection, ValueError, AssertionError) as error:
             if not self._closed:
                 sentence = str(error).partition("\n")[0][:200]
-                self._fault(f"not answered: {type(error).__name__} {sentence}")
+                self._fault(f"a wrong answer or none: {type(error).__name__} {sentence}")
 
     def _fault(self, sentence: str) -> None:
         if len(self.faults) < FAULTS_MAX:

@@ -280,6 +280,15 @@ def aborts(target: Target) -> Waves:
                 reset(connection)
 
 
+def appends(target: Target) -> Waves:
+    """Nothing but appends, several to a packet, on connections that the proxy shares."""
+    target.ask(attacks.create("hostile/appended"))
+    requests = [attacks.append("hostile/appended", b"foreign")] * 80
+    while True:
+        yield
+        target.many(requests, 8)
+
+
 def reset(connection: RawConnection) -> None:
     """Close without a farewell."""
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -299,6 +308,7 @@ ATTACKS: Final[dict[str, Callable[[Target], Waves]]] = {
     "slow-readers": slow_readers,
     "malformed": malformed,
     "aborts": aborts,
+    "appends": appends,
 }
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from tests.hostile.honest_tenant import Tenant
 from tests.hostile.hostile_tenant import ATTACKS
-from tests.hostile.mixed import HONEST, Arenas, Report, run_tenants, violations
+from tests.hostile.mixed import HONEST, Arenas, Report, arena, run_tenants, violations
 from tests.hostile.mixing_server import MixingServer
+from tests.hostile.raising_server import RaisingServer
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +47,14 @@ def test_a_hostile_tenant_neither_touches_nor_delays_the_others(
     assert not wrong, "\n".join([str(report), *wrong])
     assert report.waves, "it did attack"
     assert ground.is_calm(), "".join(ground.server.log)
+
+
+def test_a_defect_that_shows_after_a_commit_costs_nobody_else_an_answer(tmp_path: Path) -> None:
+    """Envoy shares its connections to the server among all: a late answer would be another's."""
+    with arena(tmp_path / "raising", RaisingServer, sound=False) as ground:
+        report = ground.under(["appends"], ATTACK_ROUNDS)
+        assert any("a defect, after the commit" in line for line in ground.server.log)
+    assert not report.faults, "\n".join(report.faults)
 
 
 def test_an_answer_that_was_meant_for_another_is_noticed(tmp_path: Path) -> None:
