@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 
@@ -127,8 +127,9 @@ def heads(target: str, size: int = 50_000) -> list[bytes]:
     return [request] * (size // len(request))
 
 
-def tails_poll(names: Iterable[str], start: str) -> bytes:
-    document = {"streams": [{"stream": name, "from": start} for name in names]}
+def tails_poll(starts: Mapping[str, str]) -> bytes:
+    """A long-poll over many streams, each from an offset of its own."""
+    document = {"streams": [{"stream": name, "from": start} for name, start in starts.items()]}
     body = json.dumps(document).encode()
     return request_bytes("POST", f"{ROOT}/__ds/tails?live=long-poll", body, Content_Type=JSON_TYPE)
 

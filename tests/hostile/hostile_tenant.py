@@ -156,14 +156,17 @@ def tails_polls(target: Target) -> Waves:
     """Polls over thousands of streams, and an append that wakes them all."""
     names = [f"hostile/tails/{number}" for number in range(2000)]
     target.many([attacks.create(name) for name in names], 50)
-    rest, woken = names[1:], names[0]
+    starts = dict.fromkeys(names, START)
+    count = 0
     while True:
         yield
-        poll = attacks.tails_poll([woken, *rest], "now" if target.wave else START)
         target.let_go()
+        poll = attacks.tails_poll(starts)
         for number in range(20):
             target.hold(poll, direct=number % 2 == 0)
-        target.ask(attacks.append(woken, b"x"))
+        target.ask(attacks.append(names[0], b"x"))
+        count += 1
+        starts[names[0]] = f"{count:016d}_{count:016d}"
 
 
 def connections(target: Target) -> Waves:
@@ -179,18 +182,19 @@ def connections(target: Target) -> Waves:
 
 
 def forks(target: Target) -> Waves:
-    """Wide and deep, gone again in a moment."""
+    """Wide and deep, and gone again in a moment: many before the first wave, to expire in it."""
     target.ask(attacks.create("hostile/source", b"x"))
     while True:
-        yield
         wave = f"hostile/forks/{target.wave}"
-        wide = [attacks.fork(f"{wave}/{n}", "hostile/source", Stream_TTL="1") for n in range(300)]
-        target.many(wide, 20)
+        count = 300 if target.wave else 2000
+        wide = [attacks.fork(f"{wave}/{n}", "hostile/source", Stream_TTL="1") for n in range(count)]
+        target.many(wide, 40)
         deep = ["hostile/source", *(f"{wave}/deep/{n}" for n in range(40))]
         with suppress(*LOST), target.connect() as connection:
             for source, name in pairwise(deep):
                 connection.send(target.sign(attacks.fork(name, source, Stream_TTL="1")))
                 connection.response()
+        yield
 
 
 def webhooks(target: Target) -> Waves:
@@ -365,8 +369,8 @@ def main(attack: str, envoy_port: int, server_port: int, token: str, trap_url: s
     print("ready", flush=True)
     threading.Thread(target=_leave, args=(target,), daemon=True).start()
     while True:
-        next(waves)
         target.wave += 1
+        next(waves)
         time.sleep(WAVE_SECS)
 
 

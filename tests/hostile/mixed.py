@@ -30,10 +30,11 @@ HONEST: Final = ("alice", "bob", "carol")
 # What an attack may cost the others, of a quiet run's p99 on the same machine. The attacker takes
 # one of two cores, and Envoy and three tenants share the other with the server: five times. Added
 # to it is what the machine does to a process that only echoes, three times as a request wakes
-# three, and one turn of a loop that is shared fairly. A loop that is held costs more.
+# three, and what a loop that is shared fairly may take for its turns. A loop that is held costs
+# more, and costs it again: what is only late is tried a second time, and the machine forgiven.
 P99_RATIO_MAX: Final = 5.0
 MACHINE_RATIO_MAX: Final = 3.0
-P99_SLACK_SECS: Final = 0.25
+P99_SLACK_SECS: Final = 0.5
 ECHO_SECS: Final = 0.01
 
 
@@ -181,10 +182,14 @@ def p99_secs_max(quiet: Report, report: Report) -> float:
     return P99_RATIO_MAX * quiet.p99_secs + MACHINE_RATIO_MAX * machine_secs + P99_SLACK_SECS
 
 
+def is_late(quiet: Report, report: Report) -> bool:
+    return report.p99_secs > p99_secs_max(quiet, report)
+
+
 def violations(quiet: Report, report: Report) -> list[str]:
     """What was wrong, each in a sentence."""
     allowed_secs = p99_secs_max(quiet, report)
-    if report.p99_secs <= allowed_secs:
+    if not is_late(quiet, report):
         return report.faults
     late = f"p99 is more than {1000 * allowed_secs:.0f} ms: {report}; quiet: {quiet}"
     return [*report.faults, late]

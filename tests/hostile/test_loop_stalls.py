@@ -215,7 +215,7 @@ def named_streams(ground: Ground) -> None:
 def tails(ground: Ground) -> None:
     """Polls over as many streams as one may name, and an append that ends them all."""
     names = [f"crowd/{GONE + number}" for number in range(attacks.NAMES_MAX)]
-    request = attacks.tails_poll(names, START)
+    request = attacks.tails_poll(dict.fromkeys(names, START))
     polls = [ground.connection() for _ in range(20)]
     try:
         for poll in polls:
