@@ -147,8 +147,9 @@ def globs(target: Target) -> Waves:
     wake = {"type": "pull-wake", "wake_stream": "hostile/wakes"}
     while True:
         yield
-        for pattern in (attacks.many_stars(), attacks.long_run(), "**"):
-            target.ask(attacks.subscription(f"hostile-{target.wave}", pattern=pattern, **wake))
+        for number, pattern in enumerate((attacks.many_stars(), attacks.long_run(), "deep/**")):
+            id = f"hostile-{target.wave}-{number}"
+            target.ask(attacks.subscription(id, pattern=pattern, **wake))
         target.ask(attacks.create(attacks.long_name(1000 + target.wave)))
 
 
