@@ -604,10 +604,15 @@ class InsufficientStorage(Unavailable):
 
     @property
     def detail(self) -> str:
-        full = f"The disk is full: {self.free_bytes} bytes are free and {self.reserve_bytes} are "
         if self.is_stuck:
-            return full + "needed. Reads go on; make room to write and delete again."
-        return full + "kept in reserve. Reads and deletes go on; make room to write again."
+            return (
+                f"The disk is full: {self.free_bytes} bytes are free, and nothing can be written, "
+                "not even that something is deleted. Reads go on; make room to write again."
+            )
+        return (
+            f"The disk is full: {self.free_bytes} bytes are free and {self.reserve_bytes} are "
+            "kept in reserve. Reads and deletes go on; make room to write again."
+        )
 
 
 @dataclass(eq=False)

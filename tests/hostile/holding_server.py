@@ -15,6 +15,7 @@ from headrace.cli import main
 from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.tails import Stream
 from headrace.http.inspection import Document, Inspection
+from headrace.protocol.expiry import Moment
 from headrace.testing.server import ServerProcess
 
 HOLD_SECS = 0.4
@@ -60,11 +61,11 @@ def many(self: Inspection, wanted: list[str]) -> Document:
     return _many(self, wanted)
 
 
-def pop_over(self: ExpiryQueue, now_ms: int, streams_max: int) -> list[Stream]:
+def pop_over(self: ExpiryQueue, now: Moment, streams_max: int) -> list[Stream]:
     while _asked:
         _asked.pop()
         compute()
-    return _pop_over(self, now_ms, streams_max)
+    return _pop_over(self, now, streams_max)
 
 
 if __name__ == "__main__":

@@ -298,8 +298,11 @@ def test_a_start_on_a_full_disk_serves_reads_and_goes_on_when_there_is_room(
     assert not faults(process), "".join(process.log)
 
 
-@pytest.mark.parametrize("mode", KEPT_MODES, indirect=True)
-@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    ("mode", "kill"),
+    [("acid", True), ("file-durable", True), ("file-durable", False), ("file-fast", True)],
+    indirect=["mode"],
+)
 def test_a_start_on_a_read_only_disk_serves_reads(
     process: ServerProcess, small_disk: Path, kill: bool
 ) -> None:
