@@ -427,9 +427,15 @@ class Engine:
             raise self.storage.refusal
 
     def tell_created(self, stream: Stream) -> None:
-        """The registry and the subscriptions hear of a new stream of the base surface."""
+        """The registry and the subscriptions hear of a new stream of the base surface.
+
+        The stream is in memory and not yet handed to storage: nothing may come between.
+        """
         for callback in self._on_create:
-            callback(stream)
+            try:
+                callback(stream)
+            except Exception:
+                internal_fault("telling a subscription of a new stream")
         self.registry.created(stream.state)
 
     # -- reading ---------------------------------------------------------------------------
