@@ -101,7 +101,9 @@ class FullDisk:
         line = f"{self._number}:" + "x" * self._random.choice((10, 1000, 20_000)) + "\n"
         is_new = name not in self._kept
         answer = (client.put if is_new else client.post)(name, content=line, headers=TEXT)
-        if self._is_written(answer):
+        if answer.status_code == 200:
+            self._kept[name] = []  # it is there still, as it was: a delete was refused
+        elif self._is_written(answer):
             self._kept.setdefault(name, []).append(line)
         elif answer.status_code == 500 or is_new:
             # Not known, or refused and written all the same when there was room: a PUT may be.

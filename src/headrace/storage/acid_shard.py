@@ -14,7 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
-from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
+from headrace.errors import (
+    HeadraceError,
+    InsufficientStorage,
+    StoredBytesDamaged,
+    StoredBytesUnreadable,
+)
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders, ProducerState
 from headrace.protocol.stream import Appended, StreamState
@@ -51,6 +56,7 @@ from headrace.storage.records import (
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
 CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
+FULL_BYTES: Final = 5 * 1024 * 1024  # no more is left of a full disk once the ballast is given up
 CLEARED_AT_ONCE_MAX = 250  # appends of the same batch wait for so many deletes at most
 RECEIPT_SLOTS: Final = 256  # the most that limits.producer_receipts may ask for
 
@@ -134,6 +140,7 @@ class Shard:
     ) -> None:
         """`path` is where `name` is on `disk`: LMDB makes its own file calls."""
         self._loop = loop
+        self._disk = disk
         self._path = path
         # What is left to delete; of the committer's thread, once that runs.
         self._backlog: Backlog = deque()
@@ -200,13 +207,25 @@ class Shard:
         try:
             self._commit(batch)
         except lmdb.Error as error:
-            reason = _transient_reason(error, self._path)
+            reason = _transient_reason(error, self._path) or self._short_write(error)
             if reason is None:
                 raise
             if self._ballast.drop():
                 self._write(batch)
                 return
             raise Postponed(reason) from error
+
+    def _short_write(self, error: lmdb.Error) -> OSError | None:
+        """LMDB says EIO where the last bytes of a disk took a part of what it wrote.
+
+        Its root was not written then, so that all of the transaction is written again.
+        """
+        if os.strerror(errno.EIO) not in str(error):
+            return None
+        refusal = self._disk.refusal()
+        if not isinstance(refusal, InsufficientStorage) or refusal.free_bytes > FULL_BYTES:
+            return None
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def _commit(self, batch: list[AnyWork]) -> None:
         with self._environment.begin(write=True) as transaction:
