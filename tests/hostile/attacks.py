@@ -123,7 +123,7 @@ def append(name: str, body: bytes, content_type: str = TEXT_TYPE, **headers: str
 
 def heads(target: str, size: int = 50_000) -> list[bytes]:
     """As many HEAD requests as `size` bytes hold, which is one packet to the server."""
-    request = f"HEAD {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    request = f"HEAD {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     return [request] * (size // len(request))
 
 

@@ -11,6 +11,7 @@ import os
 import random
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -107,8 +108,9 @@ class _Client:
     def _round(self) -> None:
         requests = [each for _ in range(self.random.randint(2, 8)) for each in self._requests()]
         with RawConnection(self.server.port, deadline_secs=ANSWER_SECS) as connection:
-            for packet in self._cut(b"".join(sent.data for sent in requests)):
-                connection.send(packet)
+            with suppress(BrokenPipeError, ConnectionResetError):  # what was answered is read below
+                for packet in self._cut(b"".join(sent.data for sent in requests)):
+                    connection.send(packet)
             for sent in requests:
                 try:
                     answer = connection.response(head_only=sent.method == "HEAD")

@@ -9,7 +9,7 @@ from headrace.limits import Limits
 from headrace.protocol.json_mode import wire_bytes
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, apply_append
-from headrace.storage.base import Storage, Trimmed, ignore
+from headrace.storage.base import Storage, Trimmed, committing, ignore
 
 
 def announce(
@@ -21,12 +21,13 @@ def announce(
     end = Position(state.tail.messages + len(messages), state.tail.bytes + len(data))
     lengths = tuple(len(message) + 1 for message in messages)
     change = Appended(state.tail, end, data, lengths, False, None, None)
-    apply_append(state, change, now_ms, limits)
-    storage.commit(stream.log, change, (stream, change, ignore))
+    with committing(storage):
+        apply_append(state, change, now_ms, limits)
+        storage.commit(stream.log, change, (stream, change, ignore))
 
 
 def trim(stream: Stream, floor: Position, storage: Storage) -> None:
     """Give up what came before `floor`."""
-    stream.state.floor = floor
     change = Trimmed(stream.state, floor)
+    stream.state.floor = floor
     storage.commit(stream.log, change, (stream, change, ignore))

@@ -38,10 +38,11 @@ from headrace.protocol.stream import (
     decide_existing,
     json_log_form,
 )
-from headrace.storage.base import Change, Created
+from headrace.storage.base import Change, Created, committing
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
+    from headrace.engine.feed import Feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +142,24 @@ class Creation:
         state = StreamState(engine.new_id(), name, config, engine.clock.now_ms())
         initial = self._decide_initial(state, command)
         engine.reserve(len(initial.data))
+        with committing(engine.storage):
+            self._begin_stream(state, initial, source, feed, reply)
+
+    def _begin_stream(
+        self,
+        state: StreamState,
+        initial: Appended,
+        source: Stream | None,
+        feed: Feed | None,
+        reply: Callable[[CreateOutcome], None],
+    ) -> None:
+        """`feed` is that of its bucket, if it is in one."""
+        engine = self._engine
         if source is not None:
             state.floor, state.snapshot = source.state.floor, source.state.snapshot
             engine.snapshots.inherit(state.snapshot)
         log = engine.storage.new_log(state, source.log if source else None)
-        stream = engine.streams[name] = Stream(state, log, source)
+        stream = engine.streams[state.name] = Stream(state, log, source)
         if source is not None:
             source.add_fork(stream)
             engine.space.tell_sources(stream)
@@ -155,7 +169,7 @@ class Creation:
         change = Created(state, initial)
         created = Confirmed(state, initial.end, initial.closes, created=True)
         # Announced first: a commit may answer at once, and a delete may be what is asked next.
-        if in_bucket:
+        if feed is not None:
             engine.buckets.expect(stream)
         else:
             engine.tell_created(stream)

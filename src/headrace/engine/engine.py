@@ -309,12 +309,16 @@ class Engine:
             return
         self.stored_bytes = stored_bytes
         feed = stream.feed
-        apply_append(
-            state, outcome, self.clock.now_ms() if feed is None else self.write_ms(feed), limits
-        )
-        if state.config.lifetime is not FOREVER:
-            state.touched_ms = self.steady.now_ms()
-        self.storage.commit(stream.log, outcome, (stream, outcome, reply))
+        try:
+            apply_append(
+                state, outcome, self.clock.now_ms() if feed is None else self.write_ms(feed), limits
+            )
+            if state.config.lifetime is not FOREVER:
+                state.touched_ms = self.steady.now_ms()
+            self.storage.commit(stream.log, outcome, (stream, outcome, reply))
+        except Exception as defect:
+            self.storage.fail(defect)  # see `committing`
+            raise
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         """Changes are durable: show each, answer whoever asked for it, wake who waits for it.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.engine.tails import Stream
 from headrace.protocol.buckets import is_bucketed, is_own
 from headrace.protocol.expiry import Moment
-from headrace.storage.base import Change, Removed, ignore
+from headrace.storage.base import Change, Removed, committing, ignore
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
@@ -44,6 +44,10 @@ class Removal:
         return bool(expired)
 
     def _remove(self, stream: Stream, reply: Callable[[Change], None], *, expired: bool) -> None:
+        with committing(self._engine.storage):
+            self._take_away(stream, reply, expired=expired)
+
+    def _take_away(self, stream: Stream, reply: Callable[[Change], None], *, expired: bool) -> None:
         engine, state = self._engine, stream.state
         state.deleted = True
         engine.expiring.discard(stream)

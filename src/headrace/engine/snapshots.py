@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError, InvalidOffset, Overloaded, StreamDele
 from headrace.protocol.offsets import Position
 from headrace.protocol.snapshots import Publish, apply_publish, decide_publish
 from headrace.protocol.stream import Snapshot
-from headrace.storage.base import CHECK_BYTES, Change, Check, Checked, Published, ignore
+from headrace.storage.base import CHECK_BYTES, Change, Check, Checked, Published, committing, ignore
 from headrace.storage.blobs import Blobs
 
 if TYPE_CHECKING:
@@ -119,15 +119,15 @@ class Snapshots:
         return decide_publish(stream.state, command, self._engine.limits)
 
     def _publish(self, stream: Stream, snapshot: Snapshot, reply: PublishReply) -> None:
-        apply_publish(stream.state, snapshot)
-        self._engine.touch(stream)
-        self._users[snapshot.blob_id] += 1  # its bytes were counted when they were reserved
-        change = Published(stream.state, snapshot)
-
         def told(outcome: Change | HeadraceError) -> None:
             reply(outcome if isinstance(outcome, HeadraceError) else snapshot)
 
-        self._engine.storage.commit(stream.log, change, (stream, change, told))
+        with committing(self._engine.storage):
+            apply_publish(stream.state, snapshot)
+            self._engine.touch(stream)
+            self._users[snapshot.blob_id] += 1  # its bytes were counted when they were reserved
+            change = Published(stream.state, snapshot)
+            self._engine.storage.commit(stream.log, change, (stream, change, told))
 
     def _give_up(
         self, stream: Stream, command: Publish, refusal: HeadraceError, reply: PublishReply

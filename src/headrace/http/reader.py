@@ -458,12 +458,13 @@ class RequestReader:
             # HTTP/1.0 could ask to stay open; here it closes.
             request.http_11 = self._http_11
             request.keep_alive = False
-        self.ready.append(request)
         if self._reserved_bytes or self.expects_continue:
             request.reserved_bytes = self._reserved_bytes
             self._reserved_bytes = 0
             self.expects_continue = False
         self._begin()
+        # Last: what raises before is refused, and must not be answered besides.
+        self.ready.append(request)
 
     # -- helpers ---------------------------------------------------------------------------
 

@@ -270,6 +270,10 @@ class AcidStorage:
             # Memory has a change now that the shard will not have.
             log.shard.committer.fail(defect, [] if entry is None else [entry])
 
+    def fail(self, defect: Exception) -> None:
+        for shard in self._shards:
+            shard.committer.fail(defect)
+
     def _commit(self, log: AcidLog, change: Change, entry: Entry | None) -> None:
         added = change.initial if isinstance(change, Created) else change
         if isinstance(change, Removed) and change.whole:

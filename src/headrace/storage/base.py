@@ -8,6 +8,7 @@ that stream is. In memory both happen at once. A log holds exactly the bytes a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -249,6 +250,10 @@ class Storage(Protocol):
         """
         ...
 
+    def fail(self, defect: Exception) -> None:
+        """Memory and disk no longer agree: answer whoever waits, write nothing more, stop."""
+        ...
+
     def settle(
         self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
     ) -> None:
@@ -288,3 +293,17 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@contextmanager
+def committing(storage: Storage) -> Iterator[None]:
+    """Around a change that is made in memory and then handed to `commit`.
+
+    What raises in between leaves memory with something that the disk will never have, and later
+    changes would be built on it. Storage stops instead.
+    """
+    try:
+        yield
+    except Exception as defect:
+        storage.fail(defect)
+        raise

@@ -396,6 +396,9 @@ class FileStorage:
             # Memory has a change now that the journal will not have.
             self._committer.fail(defect, [] if entry is None else [entry])
 
+    def fail(self, defect: Exception) -> None:
+        self._committer.fail(defect)
+
     def _commit(self, log: Log, change: Change, entry: Entry | None) -> None:
         assert isinstance(log, FileLog), "a storage commits to its own logs"
         if isinstance(change, Appended):

@@ -223,6 +223,9 @@ class MemoryStorage:
     def checks(self) -> Iterator[Check]:
         return iter(())
 
+    def fail(self, defect: Exception) -> None:
+        """There is no disk to disagree with: the request that failed is told so, and no more."""
+
     async def failed(self) -> None:
         await asyncio.Event().wait()
 

@@ -35,9 +35,11 @@ GUARDS = {
     "connection_made",
     "connection_lost",
 }
-# Below these a defect stops the server, loudly, by design; and a connection that cannot be made
-# is the event loop's, which has nobody to tell.
-SUPERVISED = {"_tick", "stop", "drain", "new_connection"}
+# Below these a defect stops the server, loudly, by design: what it does once a second, and what
+# it does between a change in memory and the commit of it. A connection that cannot be made is the
+# event loop's, which has nobody to tell.
+SUPERVISED = {"_tick", "stop", "drain", "new_connection", "_run_maintenance"}
+SUPERVISED |= {"apply_append", "announce", "trim", "_begin_stream", "_take_away", "_publish"}
 
 _random = random.Random(int(os.environ["HEADRACE_FAULTS"]))
 _left = 0
