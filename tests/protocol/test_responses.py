@@ -13,7 +13,12 @@ from headrace import errors
 from headrace.errors import HeadraceError, Unavailable
 from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, PROBLEMS, REASONS, problem
 
-SAMPLES: dict[str, object] = {"str": "a'\"\\é\x7f", "int": 2**53 - 1, "float": 0.25}
+SAMPLES: dict[str, object] = {
+    "str": "a'\"\\é\x7f",
+    "int": 2**53 - 1,
+    "float": 0.25,
+    "bool": True,
+}
 ROOTS = {"Refused", "Unavailable", "Indeterminate", "Corrupt"}
 
 
