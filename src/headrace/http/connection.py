@@ -312,6 +312,8 @@ class Connection(asyncio.Protocol):
             return
         reader.feed(data)
         if not self._running and not self._in_line:
+            if self._shared.turns:
+                self._shared.turns.is_contended = True
             self._run(reader)
 
     def _run(self, reader: RequestReader) -> None:

@@ -1,8 +1,8 @@
 """Turns: connections that sent more requests than there was time for go on in rotation.
 
 A client may send thousands of requests in one packet. It gets TURN_SECS of the event loop, and
-then waits in line behind every other connection with something left to do, while the loop serves
-those that have nothing waiting.
+then waits in line behind every other connection with something left to do. While others are being
+served besides, those in line get a third of the loop's time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from headrace.clock import monotonic
 
 TURN_SECS: Final = 0.001  # for one connection
 ROUND_SECS: Final = 0.005  # for all that wait in line, before the loop does something else
+PAUSE_FACTOR: Final = 2  # times as long as a round took, where others had requests meanwhile
+PAUSE_SECS_MAX: Final = 0.1
 
 
 class Turned(Protocol):
@@ -29,6 +31,11 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._line: deque[Turned] = deque()
+        self.is_contended = False
+        """Set by whoever has a request run while others wait in line."""
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
 
     def add(self, connection: Turned) -> None:
         self._line.append(connection)
@@ -36,7 +43,8 @@ class Turns:
             self._loop.call_soon(self._round)
 
     def _round(self) -> None:
-        ends = monotonic() + ROUND_SECS
+        begun = monotonic()
+        ends = begun + ROUND_SECS
         for _ in range(len(self._line)):
             # Still in line while it takes its turn, so that a round is asked for once.
             connection = self._line[0]
@@ -47,5 +55,9 @@ class Turns:
             self._line.popleft()
             if monotonic() > ends:
                 break
-        if self._line:
+        if self._line and self.is_contended:
+            pause_secs = min(PAUSE_FACTOR * (monotonic() - begun), PAUSE_SECS_MAX)
+            self._loop.call_later(pause_secs, self._round)
+        elif self._line:
             self._loop.call_soon(self._round)
+        self.is_contended = False
