@@ -99,7 +99,7 @@ def pipelined_heads(target: Target) -> Waves:
 
 
 def stalled_events(target: Target) -> Waves:
-    """Readers of events that never read, and messages that are as large as they may be."""
+    """Readers of events that never read, and large messages. (Those of 4 MiB take the disk, too.)"""
     yield
     while True:
         name = f"hostile/events/{target.wave}"
@@ -107,7 +107,7 @@ def stalled_events(target: Target) -> Waves:
         for number in range(40):
             follow = request_bytes("GET", f"{ROOT}/{name}?offset=-1&live=sse")
             target.hold(follow, direct=number % 2 == 0)
-        target.ask(attacks.append(name, attacks.large_text(4 * MIB)))
+        target.ask(attacks.append(name, attacks.large_text(MIB)))
         target.let_go(kept=80)
         yield
 

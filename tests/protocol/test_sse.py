@@ -19,6 +19,7 @@ from headrace.protocol.sse import (
     Event,
     control_event,
     data_event,
+    data_event_part,
     ends_inside_character,
     payload_of,
 )
@@ -151,3 +152,15 @@ def test_only_bytes_that_could_become_a_character_are_waited_for(data: bytes) ->
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     assert ends_inside_character(data) == bool(decoder.getstate()[0])
+
+
+@given(
+    st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b" ", b"a", b"  b", b"xyz" * 9]), min_size=1),
+    st.integers(4, 70),
+)
+def test_an_event_in_parts_is_the_event(pieces: list[bytes], size: int) -> None:
+    payload, at, parts = b"".join(pieces), 0, []
+    while at < len(payload):
+        part, at = data_event_part(payload, at, size)
+        parts.append(part)
+    assert b"".join(parts) == data_event(payload)

@@ -128,8 +128,8 @@ class LiveReads:
         if event is None:
             if self.unsent.is_exceeded:
                 return None
-            raw = sse.data_event(sse.payload_of(stream.state, chunk.data))
-            event = self._large[key] = SharedEvent(raw, self.unsent)
+            payload = sse.payload_of(stream.state, chunk.data)
+            event = self._large[key] = SharedEvent(payload, self.unsent)
         event.acquire()
         return event
 
@@ -391,7 +391,7 @@ class EventReader:
         self.exchange.send(window)
         self._at += len(window.raw)
         self._live.unsent.taken(self, len(window.raw))
-        if self._at < len(event.raw):
+        if not event.is_over(self._at):
             return
         chunk = self._event_of
         assert chunk is not None, "an event is of a chunk"

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from headrace.errors import Overloaded
 from headrace.http.exchange import Frame
+from headrace.protocol import sse
 
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 # An answer up to this size goes out in one write and is not refused.
@@ -153,28 +154,55 @@ class LargeAnswer:
 
 
 class SharedEvent:
-    """One large event: encoded once, counted once, and shared by all readers in the same place."""
+    """One large data event: kept and counted once for all readers, encoded as far as one took it.
 
-    def __init__(self, raw: bytes, budget: UnsentBudget) -> None:
-        self.raw = raw
+    So an event that nobody takes costs little time.
+    """
+
+    def __init__(self, payload: bytes, budget: UnsentBudget) -> None:
+        self._payload = payload
+        self._payload_at = 0
+        self._encoded = bytearray()
         self._budget = budget
+        self._counted_bytes = 0
         self._readers = 0
         self._last_at = -1
         self._last = Frame(b"")
 
     def acquire(self) -> None:
         self._readers += 1
-        if self._readers == 1:
-            self._budget.add(len(self.raw))
+        self._count()
 
     def release(self) -> None:
         self._readers -= 1
         if not self._readers:
-            self._budget.remove(len(self.raw))
+            self._budget.remove(self._counted_bytes)
+            self._counted_bytes = 0
+
+    def _count(self) -> None:
+        held_bytes = len(self._payload) + len(self._encoded)
+        self._budget.add(held_bytes - self._counted_bytes)
+        self._counted_bytes = held_bytes
 
     def window(self, at: int) -> Frame:
         """A part of it, for as many readers as ask for the same one in a row."""
         if at != self._last_at:
+            end = at + EVENT_WINDOW_BYTES
+            self._encode(end)
             self._last_at = at
-            self._last = Frame(self.raw[at : at + EVENT_WINDOW_BYTES])
+            self._last = Frame(bytes(self._encoded[at:end]))
         return self._last
+
+    def _encode(self, end: int) -> None:
+        if len(self._encoded) >= end or self._payload_at == len(self._payload):
+            return
+        while len(self._encoded) < end and self._payload_at < len(self._payload):
+            part, self._payload_at = sse.data_event_part(
+                self._payload, self._payload_at, EVENT_WINDOW_BYTES
+            )
+            self._encoded += part
+        self._count()
+
+    def is_over(self, at: int) -> bool:
+        """Whether `at` is the end of it."""
+        return self._payload_at == len(self._payload) and at >= len(self._encoded)

@@ -19,20 +19,44 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState
 
 BOM = codecs.BOM_UTF8
+_BEGIN = b"event: data\ndata:"
+_END = b"\n\n"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 def data_event(payload: bytes) -> bytes:
     """One `data` event; `payload` is UTF-8 or base64."""
-    # Replaced and not split: a message may be millions of lines.
-    if b"\r" in payload:
-        payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    # Receivers drop one space after the colon, so a line that begins with one gets another.
-    if payload.startswith(b" "):
-        payload = b" " + payload
-    if b"\n" in payload:
-        payload = payload.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
-    return b"event: data\ndata:%b\n\n" % payload
+    return _BEGIN + _lines(payload, at_line_start=True) + _END
+
+
+def data_event_part(payload: bytes, at: int, size: int) -> tuple[bytes, int]:
+    """A part of the `data` event of `payload`, from `at` on, and where the next one begins.
+
+    About `size` bytes of the payload, fewer where they are mostly line ends: each becomes six.
+    """
+    end = min(at + size, len(payload))
+    if payload.count(b"\n", at, end) + payload.count(b"\r", at, end) > size // 32:
+        end = min(at + size // 4, len(payload))
+    if payload[end - 1 : end + 1] == b"\r\n":
+        end += 1
+    before = payload[at - 1 : at] if at else b"\n"
+    encoded = _lines(payload[at:end], at_line_start=before in (b"\n", b"\r"))
+    begin = b"" if at else _BEGIN
+    return begin + encoded + (_END if end == len(payload) else b""), end
+
+
+def _lines(text: bytes, *, at_line_start: bool) -> bytes:
+    """Behind each line end another `data:`. Replaced, not split: it may be millions of lines.
+
+    Receivers drop one space after the colon, so a line that begins with one gets another.
+    """
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if at_line_start and text.startswith(b" "):
+        text = b" " + text
+    if b"\n" in text:
+        text = text.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
+    return text
 
 
 def control_event(
