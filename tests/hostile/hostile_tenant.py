@@ -99,7 +99,7 @@ def pipelined_heads(target: Target) -> Waves:
 
 
 def stalled_events(target: Target) -> Waves:
-    """Readers of events that never read, and large messages. (Those of 4 MiB take the disk, too.)"""
+    """Readers of events that never read, and large messages; of 4 MiB they take the disk."""
     yield
     while True:
         name = f"hostile/events/{target.wave}"

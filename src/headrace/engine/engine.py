@@ -498,6 +498,7 @@ class Engine:
             self._renewals.tick()
             self.feeds.flush()
         self.storage.tick()
+        self.reads.forget()
         return count
 
     def expire(self, streams_max: int) -> int:

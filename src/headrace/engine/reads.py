@@ -18,6 +18,7 @@ from headrace.protocol.offsets import BEGINNING, START, Position
 from headrace.storage.base import Cold, Lengths, Range, Storage
 
 SEEK_WINDOW_BYTES = 256 * 1024
+SHARED_BYTES_MIN = 32 * 1024  # less is copied as fast as it is looked up
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +33,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 ReadOutcome = Chunk | HeadraceError
+_Asked = tuple[Stream, Position, Position, bool, int]
 PartReply = Callable[[Range | HeadraceError | None], None]
 SeekReply = Callable[[Position | HeadraceError | None], None]
 
@@ -56,6 +58,11 @@ def start_position(stream: Stream, start: Position | str) -> Position:
 class Reads:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._last: tuple[_Asked, Chunk] | None = None
+
+    def forget(self) -> None:
+        """Called once a second: what was read last is kept for those who want the same at once."""
+        self._last = None
 
     def chunk(
         self,
@@ -67,6 +74,11 @@ class Reads:
         visible, closed = stream.visible, stream.visible_closed
         if start == visible:
             reply(Chunk(start, start, b"", True, closed))
+            return
+        asked = (stream, start, visible, closed, bytes_max)
+        if self._last is not None and self._last[0] == asked:
+            # A large message wakes all readers at its tail: one copy of it is enough for them.
+            reply(self._last[1])
             return
 
         def found(part: Range | HeadraceError | None) -> None:
@@ -80,7 +92,10 @@ class Reads:
             else:
                 up_to_date = part.end == visible
                 ended = up_to_date and closed
-                reply(Chunk(start, part.end, part.data, up_to_date, ended, part.lengths))
+                chunk = Chunk(start, part.end, part.data, up_to_date, ended, part.lengths)
+                if len(part.data) >= SHARED_BYTES_MIN:
+                    self._last = asked, chunk
+                reply(chunk)
 
         self.part(stream, start, visible, bytes_max, found)
 

@@ -16,6 +16,9 @@ from headrace.clock import monotonic
 
 SLICE_SECS: Final = 0.005  # a request that arrives meanwhile waits this much longer
 BEGUN_MAX: Final = 4
+# More than this between two slices is work of others: then these wait, and get half of the time.
+OTHERS_SECS: Final = 0.0003
+PAUSE_FACTOR: Final = 2
 
 Work = Iterator[object]
 WorkFailed = Callable[[Exception], None]
@@ -29,6 +32,7 @@ class Slices:
         self._begun: deque[tuple[Work, WorkFailed]] = deque()
         self._waiting: deque[tuple[Work, WorkFailed]] = deque()
         self._is_scheduled = False
+        self._ended = 0.0  # the last slice, if the next one was to follow at once
 
     def __len__(self) -> int:
         """Pieces of work that are not finished."""
@@ -54,13 +58,21 @@ class Slices:
         (self._short if is_short else self._waiting).append((work, failed))
         self._schedule()
 
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
+    def _schedule(self, pause_secs: float = 0.0) -> None:
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        if pause_secs:
+            self._ended = 0.0
+            self._loop.call_later(pause_secs, self._turn)
+        else:
+            self._ended = monotonic()
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        until = monotonic() + self._slice_secs
+        begun = monotonic()
+        is_contended = self._ended > 0 and begun - self._ended > OTHERS_SECS
+        until = begun + self._slice_secs
         while len(self):
             self._step(self._short)
             while self._waiting and len(self._begun) < BEGUN_MAX:
@@ -70,7 +82,7 @@ class Slices:
                 break
         self._is_scheduled = False
         if len(self):
-            self._schedule()
+            self._schedule(PAUSE_FACTOR * (monotonic() - begun) if is_contended else 0.0)
 
     def _step(self, queue: deque[tuple[Work, WorkFailed]]) -> None:
         """One step of the first of a queue, which goes to its end if there is more to do."""

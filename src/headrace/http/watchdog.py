@@ -11,6 +11,7 @@ does. Nothing here runs within a request: a request only leaves word that it has
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from bisect import bisect_left
@@ -159,6 +160,10 @@ class StallLog:
         return family
 
 
+FULL_COLLECTION: Final = 2  # the oldest generation: everything that Python keeps track of
+COLLECTION: Final = Where("garbage-collection", "gc.collect")
+
+
 class Watchdog:
     """Watches the loop that it is started on, until it is stopped."""
 
@@ -175,13 +180,16 @@ class Watchdog:
         self._seen_secs: defaultdict[Where, float] = defaultdict(float)
         self._cpu = 0.0
         self._due = 0.0
+        self._collecting_since = 0.0
 
     def start(self) -> None:
+        gc.callbacks.append(self._on_collection)
         self._loop_thread = get_ident()
         self._begun = self._loop.call_soon(self._begin)
 
     def stop(self) -> None:
         self._stopping.set()
+        gc.callbacks.remove(self._on_collection)
         for handle in (self._begun, self._timer):
             if handle is not None:
                 handle.cancel()
@@ -221,6 +229,16 @@ class Watchdog:
             return max(self._seen_secs.items(), key=itemgetter(1))[0]
         request = self._watched.current
         return Where(UNKNOWN if request is None else request.operation, UNKNOWN)
+
+    # -- on whichever thread collects: the others wait for it ------------------------------
+
+    def _on_collection(self, phase: str, facts: dict[str, int]) -> None:
+        if facts["generation"] < FULL_COLLECTION:
+            return
+        if phase == "start":
+            self._collecting_since = monotonic()
+        else:
+            self._seen_secs[COLLECTION] += monotonic() - self._collecting_since
 
     # -- on the watchdog's own thread ------------------------------------------------------
 
