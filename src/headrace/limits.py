@@ -22,7 +22,7 @@ class Limits:
 
     stream_bytes_max: int = 10 * 1024 * 1024  # the reference server's default
     json_body_bytes_max: int = 16 * 1024 * 1024  # upstream's clients batch up to 14 MiB
-    append_messages_max: int = 1_000_000  # 16 MiB of messages of 16 bytes
+    append_messages_max: int = 200_000  # an eighth of a second; 16 MiB of messages of 80 bytes
     producers_max: int = 10_000  # ~200 bytes each: 2 MB per stream at worst
     producer_receipts_max: int = 64  # retries in flight per producer; TypeScript client: 5
     snapshot_bytes_max: int = 16 * 1024 * 1024  # one request body

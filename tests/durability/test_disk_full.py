@@ -124,3 +124,30 @@ def test_deleting_streams_makes_room(client: httpx.Client) -> None:
         "there is room again",
         secs=10,
     )
+
+
+def test_a_small_disk_has_room_for_streams_with_default_settings(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """Journal segments are cut to the disk: at their usual size one of them would fill it."""
+    env = {
+        "DS_STORAGE__MODE": "file-durable",
+        "DS_STORAGE__DATA_DIR": str(small_disk / "data"),
+        "DS_LIMITS__MAX_STREAM_BYTES": str(DISK_BYTES),
+    }
+    with (
+        ServerProcess(env, cwd=str(tmp_path)) as server,
+        httpx.Client(base_url=server.url, timeout=DEADLINE_SECS) as client,
+    ):
+
+        def append() -> httpx.Response:
+            return client.post(S, content=bytes(1 << 20), headers=TEXT)
+
+        client.put(S, headers=TEXT)
+        accepted = 0
+        while append().status_code == 204:
+            accepted += 1
+        assert accepted >= 16, "a quarter of the disk"
+        assert client.delete(S).status_code == 204
+        client.put(S, headers=TEXT)
+        eventually(answers(append, 204), "what was deleted gives room to write again")

@@ -15,6 +15,7 @@ from headrace.testing.raw import RawConnection, request_bytes
 
 ROOT = "/v1/stream"
 BODY_BYTES_MAX = 16 * 1024 * 1024  # limits.max_body_bytes
+MESSAGES_MAX = 200_000  # limits.max_append_messages
 NAME_BYTES_MAX = 4096
 NAMES_MAX = 10_000  # of one subscription or one tails request
 JSON_TYPE = "application/json"
@@ -27,6 +28,15 @@ TEXT_TYPE = "text/plain"
 def small_elements(size: int = BODY_BYTES_MAX) -> bytes:
     """The most messages that a JSON body of this size can hold."""
     return b"[" + b"1," * (size // 2 - 2) + b"1]"
+
+
+def most_elements(element: bytes = b"1") -> bytes:
+    """As many messages as one append may hold."""
+    return b"[" + (element + b",") * (MESSAGES_MAX - 1) + element + b"]"
+
+
+def most_spaced() -> bytes:
+    return most_elements(b"1 ")
 
 
 def spaced_elements(size: int = BODY_BYTES_MAX) -> bytes:
@@ -125,6 +135,13 @@ def heads(target: str, size: int = 50_000) -> list[bytes]:
     """As many HEAD requests as `size` bytes hold, which is one packet to the server."""
     request = f"HEAD {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     return [request] * (size // len(request))
+
+
+def tails_of_nested() -> bytes:
+    """As long as it may be, and mostly what no request for tails has."""
+    nested = b"[" * 100 + b"]" * 100 + b","
+    body = b'{"x":[%b1],"streams":["a"]}' % (nested * (4_190_000 // len(nested)))
+    return request_bytes("POST", f"{ROOT}/__ds/tails", body, Content_Type=JSON_TYPE)
 
 
 def tails_poll(starts: Mapping[str, str]) -> bytes:

@@ -138,7 +138,8 @@ def json_body(make: Callable[[], bytes], ground: Ground) -> None:
 def read_of_small_messages(ground: Ground) -> None:
     """A chunk of half a million messages, at once and by the message."""
     ground.create("tiny", JSON_TYPE)
-    ground.send(attacks.append("tiny", attacks.small_elements(MIB), JSON_TYPE))
+    for _ in range(3):
+        ground.send(attacks.append("tiny", attacks.most_elements(), JSON_TYPE))
     path = f"{ROOT}/tiny"
     for query in ("offset=-1", "offset=-1&max_messages=200000", "offset=-1&live=sse"):
         with ground.connection() as connection:
@@ -323,7 +324,8 @@ def snapshot_and_bootstrap(ground: Ground) -> None:
     offset = answer.headers["stream-next-offset"]
     blob = os.urandom(attacks.BODY_BYTES_MAX)
     assert ground.client.put(f"{path}/snapshot/{offset}", content=blob).status_code == 204
-    ground.send(request_bytes("POST", path, attacks.small_elements(MIB), Content_Type=JSON_TYPE))
+    for _ in range(3):
+        ground.send(request_bytes("POST", path, attacks.most_elements(), Content_Type=JSON_TYPE))
     for target in ("bootstrap", f"snapshot/{offset}"):
         with ground.connection() as connection:
             connection.send(request_bytes("GET", f"{path}/{target}"))
@@ -331,6 +333,36 @@ def snapshot_and_bootstrap(ground: Ground) -> None:
 
 
 # -- live readers ----------------------------------------------------------------------------
+
+
+def tails_of_nested(ground: Ground) -> None:
+    ground.send(attacks.tails_of_nested())
+
+
+def abandoned_bootstraps(ground: Ground) -> None:
+    """Readers that leave in the middle: the rest of the answer must not be made for nobody."""
+    ground.client.put("/left")
+    ground.client.put("/left/doc", headers={"Content-Type": JSON_TYPE})
+    for _ in range(10):
+        ground.send(
+            request_bytes("POST", "/left/doc", attacks.most_elements(), Content_Type=JSON_TYPE)
+        )
+    for number in range(24):
+        with ground.connection() as connection:
+            connection.send(request_bytes("GET", "/left/doc/bootstrap"))
+            assert connection.head().status == 200
+            chunks, received = connection.chunks(), 0
+            while received < (number % 4 + 1) * 300_000:
+                received += len(next(chunks))
+
+
+def events_of_line_ends(ground: Ground) -> None:
+    ground.create("line-ends", body=b"\r" * 10_000_000)
+    targets = [f"{ROOT}/line-ends?offset=-1&live=sse"] * 10
+    with attacks.waiting_readers(ground.port, targets) as readers:
+        for reader in readers:
+            assert reader.head().status == 200
+            next(reader.chunks())
 
 
 def events_fan_out(ground: Ground) -> None:
@@ -382,6 +414,8 @@ def cold_reads(ground: Ground) -> None:
 OPERATIONS: dict[str, Callable[[Ground], None]] = {
     "registry-compaction": registry_compaction,  # the first: others make history, too
     "json-small-elements": partial(json_body, attacks.small_elements),
+    "json-most-elements": partial(json_body, attacks.most_elements),
+    "json-most-spaced": partial(json_body, attacks.most_spaced),
     "json-spaced-elements": partial(json_body, attacks.spaced_elements),
     "json-small-beside-deep": partial(json_body, attacks.small_beside_deep),
     "json-deepest": partial(json_body, attacks.deepest),
@@ -402,6 +436,9 @@ OPERATIONS: dict[str, Callable[[Ground], None]] = {
     "fork-chain": fork_chain,
     "expired-bucket": expired_bucket,
     "snapshot-and-bootstrap": snapshot_and_bootstrap,
+    "tails-of-nested": tails_of_nested,
+    "abandoned-bootstraps": abandoned_bootstraps,
+    "events-of-line-ends": events_of_line_ends,
     "events-fan-out": events_fan_out,
     "long-poll-fan-out": long_poll_fan_out,
     "checkpoints": checkpoints,

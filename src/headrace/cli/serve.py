@@ -8,6 +8,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import typer
@@ -84,7 +85,13 @@ def _cannot_start(config: Config, error: OSError) -> str:
         return f"The TLS certificate {cert} and key {key} cannot be used: {reason}."
     if error.filename is not None:
         directory = config.storage.data_dir
-        return f"The data directory {directory} cannot be used: {_reason(error)}."
+        if isinstance(error, FileNotFoundError):
+            return (
+                f"{error.filename} is missing from the data directory. `headrace verify "
+                f"{directory}` names all that is; restore the directory from a backup."
+            )
+        place = "" if Path(error.filename) == Path(directory) else f"{error.filename}: "
+        return f"The data directory {directory} cannot be used: {place}{_reason(error)}."
     if error.errno == errno.EADDRINUSE:
         return (
             f"Port {port} of {host} is in use by another process: stop that, or choose another "

@@ -202,7 +202,7 @@ class Limits(Section):
         "Bytes of one JSON request body (16 MiB); limits.max_body_bytes binds it too.",
     )
     max_append_messages: int = _setting(
-        1_000_000, COUNT, "Messages of one append: elements of a JSON array."
+        200_000, COUNT, "Messages of one append: elements of a JSON array."
     )
     # 16 KiB: h11 and node.
     max_header_bytes: int = _setting(16_384, COUNT, "Bytes of all request headers together.")

@@ -60,9 +60,9 @@ class Registry:
         live = {state.name: state for state in self._live(self._streams)}
         try:
             announced = self._announced()
-        except Corrupt as damage:
+        except (Corrupt, FileNotFoundError) as damage:
             # All it says can be said again.
-            logger.error("the registry is damaged, and begun anew: %s", damage.detail)
+            logger.error("the registry is damaged, and begun anew: %s", damage)
             self._compact()
             return
         gone = [name for name in announced - live.keys() if name not in self._set_aside]

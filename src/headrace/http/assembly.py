@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from headrace.clock import Clock
 from headrace.config import Config
 from headrace.engine.engine import Bounds, Engine
 from headrace.engine.slices import Slices
+from headrace.errors import HeadraceError, Overloaded
 from headrace.http import browser
 from headrace.http.bodies import Bodies
 from headrace.http.buckets import BucketRoutes
@@ -34,10 +36,13 @@ from headrace.storage.acid import AcidStorage
 from headrace.storage.base import Storage
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import FileStorage
+from headrace.storage.journal import fitting_segment_bytes
 from headrace.storage.memory import MemoryStorage
 from headrace.storage.scrub import Scrub
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 from headrace.subscriptions.membership import Quota
+
+logger = logging.getLogger(__name__)
 
 OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
 FEED_SECS = 0.02  # how long a feed gathers changes while someone waits for them
@@ -57,6 +62,7 @@ class Assembly:
     unsent: UnsentBudget
     watchdog: Watchdog
     _maintainer: asyncio.Task[None] | None = field(default=None, init=False)
+    _refusing: type[HeadraceError] | None = field(default=None, init=False)
 
     def start(self) -> None:
         self.subscriptions.start()
@@ -80,8 +86,20 @@ class Assembly:
     def tick(self) -> None:
         """Once a second: expired streams, storage's own work, stalled clients, the scrub."""
         self.application.engine.sweep()
+        self._log_write_refusal()
         self.unsent.cut_slowest()
         self.scrub.tick()
+
+    def _log_write_refusal(self) -> None:
+        """Nobody may ask for long, and an operator looks into the log first."""
+        refusal = self.application.engine.write_refusal
+        reason = None if refusal is None or isinstance(refusal, Overloaded) else type(refusal)
+        if reason is not self._refusing:
+            self._refusing = reason
+            if refusal is not None and reason is not None:
+                logger.warning("writes are refused: %s", refusal.detail)
+            else:
+                logger.info("writes are taken again")
 
     async def stop(self) -> None:
         self.watchdog.stop()
@@ -168,12 +186,15 @@ def _storage(config: Config, loop: asyncio.AbstractEventLoop) -> Storage:
     directory = Path(config.storage.data_dir)
     if mode == "acid":
         return AcidStorage(directory, config.storage.acid_shard_count, loop)
+    disk = RealDisk(directory)
     return FileStorage(
-        RealDisk(directory),
+        disk,
         _limits(config),
         loop,
         sync=mode == "file-durable",
-        segment_bytes=config.storage.journal_segment_bytes,
+        segment_bytes=fitting_segment_bytes(
+            config.storage.journal_segment_bytes, disk.total_bytes()
+        ),
     )
 
 

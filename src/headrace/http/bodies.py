@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from headrace.clock import monotonic
 from headrace.errors import HeadraceError
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
@@ -18,6 +19,7 @@ from headrace.http.outgoing import UnsentBudget
 from headrace.protocol import responses
 from headrace.protocol.responses import Response
 
+TURN_SECS: Final = 0.005
 PIECE_BYTES: Final = 256 * 1024
 
 PieceReply = Callable[[bytes | HeadraceError | None], None]
@@ -37,12 +39,13 @@ class Bodies:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, unsent: UnsentBudget, stalled_secs: float
     ) -> None:
+        self._loop = loop
         self.stalled = DeadlineQueue(loop, stalled_secs)
         self._unsent = unsent
 
     def send(self, head: Response, pieces: Pieces, exchange: Exchange) -> None:
         """Answer with `head` and a body of `pieces`."""
-        body = _Body(self.stalled, self._unsent, head, pieces, exchange)
+        body = _Body(self._loop, self.stalled, self._unsent, head, pieces, exchange)
         exchange.hold(body)
         body.pump()
 
@@ -52,12 +55,14 @@ class _Body:
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         stalled: DeadlineQueue,
         unsent: UnsentBudget,
         head: Response,
         pieces: Pieces,
         exchange: Exchange,
     ) -> None:
+        self._loop = loop
         self._stalled = stalled
         self._unsent = unsent
         self._head = head
@@ -77,11 +82,16 @@ class _Body:
             return
         self._pumping = True
         self._stalled.remove(self)
+        turn_ends = monotonic() + TURN_SECS
         while not self._over and not self._asking and self._has_room():
             if self._rest:
                 self._send_window()
             else:
                 self._ask()
+            if monotonic() > turn_ends:
+                # A client that takes all at once, on a fast machine: others have their turn.
+                self._loop.call_soon(self.pump)
+                break
         self._pumping = False
         if not self._over and not self._asking:
             self._stalled.add(self)

@@ -89,7 +89,8 @@ class HttpExchange:
 
     @property
     def writable(self) -> bool:
-        return self._connection is not None and self._connection.writable
+        connection = self._connection
+        return connection is not None and connection.writable and not connection.is_lost()
 
     def respond(self, response: Response) -> None:
         connection, self._connection = self._connection, None
@@ -268,6 +269,10 @@ class Connection(asyncio.Protocol):
         if not unsent_bytes:
             return _LINGER_SECS
         return self._shared.writing.stalled_secs + unsent_bytes / BODY_BYTES_PER_SEC_MIN
+
+    def is_lost(self) -> bool:
+        """Whether what is written goes nowhere; `connection_lost` may be yet to come."""
+        return self._closing or self._transport.is_closing()
 
     def abort(self) -> None:
         self._closing = True

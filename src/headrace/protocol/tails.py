@@ -23,6 +23,7 @@ from headrace.protocol.stream import StreamState
 STREAMS_MAX: Final = 10_000
 # 400 bytes for each of them: 100 of a query, and a name. What is longer takes several requests.
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+QUERY_BYTES_MAX: Final = 16 * 1024
 _FIELDS: Final = frozenset({"stream", "from", "max_messages", "max_bytes"})
 
 
@@ -51,23 +52,38 @@ def engine_name(name: str) -> str:
     return name
 
 
-def parse_tails(body: bytes) -> list[Any]:
+class _Document(msgspec.Struct):
+    """Nothing is made of what stands beside the streams, and of each of those only its text."""
+
+    streams: list[msgspec.Raw]
+
+
+_decode = msgspec.json.Decoder(_Document).decode
+
+
+def parse_tails(body: bytes) -> list[msgspec.Raw]:
     """The streams that a request asks for, each as `parse_tail_query` takes it."""
     if len(body) > BODY_BYTES_MAX:
         raise BodyTooLarge(BODY_BYTES_MAX)
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not JSON: {error.msg}.") from None
-    streams = document.get("streams") if isinstance(document, dict) else None
-    if not isinstance(streams, list):
-        raise InvalidRequest('The body must be {"streams": [...]}: names, or objects with one.')
+        streams = _decode(body).streams
+    except msgspec.ValidationError:
+        shape = 'The body must be {"streams": [...]}: names, or objects with one.'
+        raise InvalidRequest(shape) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not JSON: {error}.") from None
     if len(streams) > STREAMS_MAX:
         raise InvalidRequest(f"One request asks for at most {STREAMS_MAX} streams.")
     return streams
 
 
-def parse_tail_query(value: Any, name_of: Callable[[str], str]) -> TailQuery:
+def parse_tail_query(raw: msgspec.Raw, name_of: Callable[[str], str]) -> TailQuery:
+    if len(memoryview(raw)) > QUERY_BYTES_MAX:
+        raise InvalidRequest(f"One of streams is longer than {QUERY_BYTES_MAX} bytes.")
+    try:
+        value = orjson.loads(memoryview(raw))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not JSON: {error.msg}.") from None
     if isinstance(value, str):
         return TailQuery(value, name_of(value))
     if not isinstance(value, dict) or not isinstance(value.get("stream"), str):

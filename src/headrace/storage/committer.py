@@ -15,11 +15,13 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.clock import monotonic
 from headrace.errors import (
     CommitFailed,
+    Corrupt,
     HeadraceError,
     InsufficientStorage,
     StorageReadOnly,
@@ -274,10 +276,22 @@ def _result_or_error(finished: asyncio.Future[Any]) -> Any:
     try:
         return finished.result()
     except HeadraceError as error:
+        if isinstance(error, Corrupt):
+            _log_damage(error.detail)
         return error
     except OSError as error:
         if (refusal := without_descriptor(error)) is not None:
             return refusal
-        return StoredBytesUnreadable(str(error.filename or "a file"), error.strerror or str(error))
+        damage = StoredBytesUnreadable(
+            str(error.filename or "a file"), error.strerror or str(error)
+        )
+        _log_damage(damage.detail)
+        return damage
     except Exception:
         return internal_fault("a read of the disk")
+
+
+@lru_cache(maxsize=256)
+def _log_damage(detail: str) -> None:
+    """Each place once, or a client that reads it again and again would fill the log."""
+    logger.error("a read met damage: %s Check the directory with headrace verify.", detail)

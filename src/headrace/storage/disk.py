@@ -361,6 +361,14 @@ class RealDisk:
             return InsufficientStorage(free_bytes, reserve_bytes)
         return None
 
+    def total_bytes(self) -> int:
+        """What the file system holds when it is empty; the directory need not exist yet."""
+        place = self._root
+        while not place.exists():
+            place = place.parent
+        found = os.statvfs(place)
+        return found.f_blocks * found.f_frsize
+
     def lock(self) -> None:
         is_new = not self._root.exists()
         self.make_directory("")

@@ -31,6 +31,7 @@ LAST: Final = "journal/last"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _USED: Final = "segment-"
 _FREE: Final = "free-"
+SEGMENTS_OF_A_DISK_MIN: Final = 32
 SMALL_SEGMENT_BYTES: Final = 1024 * 1024  # of a disk that is full: some ten thousand deletes
 FREE_SEGMENTS_MAX: Final = 3  # kept to be used again; as many as are released together
 _AHEAD_BYTES: Final = 1024 * 1024
@@ -107,6 +108,14 @@ class _Ahead:
 
     def size(self) -> int:
         return self._file.size()
+
+
+def fitting_segment_bytes(wanted: int, disk_bytes: int) -> int:
+    """A segment of a size that leaves most of a small disk to the streams.
+
+    The journal has up to five of them, used or kept to be used again, and one is held in reserve.
+    """
+    return min(wanted, max(SMALL_SEGMENT_BYTES, disk_bytes // SEGMENTS_OF_A_DISK_MIN))
 
 
 class Journal:
