@@ -1,4 +1,4 @@
-"""A file that is missing from the data directory costs the streams that were in it, and no start."""
+"""A file that is missing from the data directory costs the streams in it, and no start."""
 
 from __future__ import annotations
 
