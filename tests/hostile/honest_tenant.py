@@ -95,7 +95,7 @@ class Tenant:
     def _write_last(self) -> None:
         self._last = self.appended
         with RawConnection(self.port, deadline_secs=ANSWER_SECS_MAX) as connection:
-            self._round(connection, self.appended))
+            self._round(connection, self.appended)
         self.appended += 1
 
     def _guarded(self, work: Callable[[], None]) -> None:
