@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
             return
         reader.feed(data)
         if not self._running and not self._in_line:
-            if self._shared.turns:
+            if self._shared.turns.is_waiting:
                 self._shared.turns.is_contended = True
             self._run(reader)
 

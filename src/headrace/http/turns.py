@@ -31,14 +31,14 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._line: deque[Turned] = deque()
+        self.is_waiting = False
+        """Whether anybody is in line; an attribute, because every request looks at it."""
         self.is_contended = False
         """Set by whoever has a request run while others wait in line."""
 
-    def __bool__(self) -> bool:
-        return bool(self._line)
-
     def add(self, connection: Turned) -> None:
         self._line.append(connection)
+        self.is_waiting = True
         if len(self._line) == 1:
             self._loop.call_soon(self._round)
 
@@ -61,3 +61,4 @@ class Turns:
         elif self._line:
             self._loop.call_soon(self._round)
         self.is_contended = False
+        self.is_waiting = bool(self._line)

@@ -390,26 +390,23 @@ class FileStorage:
         return log
 
     def commit(self, log: Log, change: Change, entry: Entry | None) -> None:
+        assert isinstance(log, FileLog), "a storage commits to its own logs"
         try:
-            self._commit(log, change, entry)
+            if isinstance(change, Appended):
+                self._add(log, change)
+            elif isinstance(change, Created):
+                self._add(log, change.initial)
+            elif isinstance(change, Released):
+                log.release(change.kept)
+            elif isinstance(change, Removed) and change.whole:
+                self._forget(log)
+            self._committer.add(encode_change(log.state, change), entry)
         except Exception as defect:
             # Memory has a change now that the journal will not have.
             self._committer.fail(defect, [] if entry is None else [entry])
 
     def fail(self, defect: Exception) -> None:
         self._committer.fail(defect)
-
-    def _commit(self, log: Log, change: Change, entry: Entry | None) -> None:
-        assert isinstance(log, FileLog), "a storage commits to its own logs"
-        if isinstance(change, Appended):
-            self._add(log, change)
-        elif isinstance(change, Created):
-            self._add(log, change.initial)
-        elif isinstance(change, Released):
-            log.release(change.kept)
-        elif isinstance(change, Removed) and change.whole:
-            self._forget(log)
-        self._committer.add(encode_change(log.state, change), entry)
 
     def _add(self, log: FileLog, change: Appended) -> None:
         log.tail.append(change)
