@@ -266,6 +266,15 @@ def test_a_bootstrap_that_was_cut_raises(connect: Connect) -> None:
             stream.bootstrap()
 
 
+def test_a_stream_outside_of_buckets_has_no_snapshots(client: Client, stream: str) -> None:
+    outside = client.stream(stream)
+    outside.create("text/plain")
+    with pytest.raises(errors.InvalidRequest, match="Only a stream in a bucket"):
+        outside.publish_snapshot("0", b"S", "text/plain")
+    with pytest.raises(errors.StreamNotFound):
+        client.stream(f"{stream}/snapshot/0").head()
+
+
 def test_a_view_begins_again_from_a_published_snapshot(client: Client, stream: str) -> None:
     bucket_id = "state-" + stream.rpartition("/")[2]
     client.bucket(bucket_id).create()

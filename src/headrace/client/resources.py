@@ -11,6 +11,7 @@ import msgspec
 from headrace.client.calls import CREATED, NO_CONTENT, OK, Target, ask
 from headrace.client.exchange import Emit, Flow, Steps
 from headrace.client.failures import BadAnswer
+from headrace.errors import InvalidRequest
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 
 REDIRECTED = 307
@@ -96,8 +97,12 @@ def list_streams(target: Target, prefix: str) -> Flow[StreamEntry]:
 
 def publish_snapshot(target: Target, offset: str, data: bytes, content_type: str) -> Steps[None]:
     at = target.below("snapshot", offset)
-    headers = {"Content-Type": content_type}
-    yield from ask(at, at.request("PUT", headers=headers, body=data), (OK, CREATED, NO_CONTENT))
+    request = at.request("PUT", headers={"Content-Type": content_type}, body=data)
+    answer = yield from ask(at, request, (OK, CREATED, NO_CONTENT))
+    if answer.status == CREATED and "stream-next-offset" in answer.headers:
+        # Outside of buckets this is the URL of a stream like any other, and it was free.
+        yield from ask(at, at.request("DELETE"), (OK, NO_CONTENT))
+        raise InvalidRequest("Only a stream in a bucket has snapshots: name it /bucket/stream.")
 
 
 def read_snapshot(target: Target, offset: str | None) -> Steps[Snapshot]:
