@@ -38,12 +38,15 @@ def advance(start: Position, messages: int, byte_count: int) -> Position:
     return _new(Position, (start[0] + messages, start[1] + byte_count))
 
 
-def parse_token(text: str) -> Position:
-    """Read a token; raise InvalidOffset for anything else, the sentinels included."""
+def parse_token(text: str, besides: str = "") -> Position:
+    """Read a token; raise InvalidOffset for anything else, the sentinels included.
+
+    `besides` are those that the caller takes, for the sentence.
+    """
     match = _TOKEN.fullmatch(text)
     if match is None:
         raise InvalidOffset(
-            f"The offset {text[:64]!r} is not one this server returns; use -1, now, or the value "
-            "of a Stream-Next-Offset header."
+            f"The offset {text[:64]!r} is not one this server returns; use {besides}the value of "
+            "a Stream-Next-Offset header."
         )
     return Position(int(match[1]), int(match[2]))

@@ -223,4 +223,4 @@ def parse_offset(value: str) -> Position | str:
         return value
     if not value:
         raise InvalidOffset("The offset is empty. Use -1, now, or a Stream-Next-Offset.")
-    return parse_token(value)
+    return parse_token(value, "-1, now, or ")

@@ -105,7 +105,7 @@ def _parse_from(value: Any) -> Position | None:
         return None
     if not isinstance(value, str):
         raise InvalidRequest("from must be -1, now, or a Stream-Next-Offset.")
-    return START if value == BEGINNING else parse_token(value)
+    return START if value == BEGINNING else parse_token(value, "-1, now, or ")
 
 
 def describe(
