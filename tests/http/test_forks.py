@@ -51,6 +51,20 @@ def content(http: httpx.Client, path: str, offset: str = "-1") -> bytes:
 # -- seams -------------------------------------------------------------------------------------
 
 
+def test_a_fork_of_a_fork_leaves_only_at_offsets_of_its_source(
+    http: httpx.Client, stream: str
+) -> None:
+    http.put(stream, headers=BYTES)
+    first, second = append(http, stream, b"aa", b"bb", headers=BYTES)
+    assert fork(http, f"{stream}-fork", stream).status_code == 201
+    append(http, f"{stream}-fork", b"cc", headers=BYTES)
+    made_up = f"{second.partition('_')[0]}_{first.partition('_')[2]}"
+    for source in (stream, f"{stream}-fork"):
+        refused = fork(http, f"{stream}-never", source, Stream_Fork_Offset=made_up)
+        assert (refused.status_code, made_up in refused.text) == (400, True)
+        assert http.head(f"{stream}-never").status_code == 404
+
+
 @pytest.mark.parametrize("sizes", [[3] * 8, [10] * 4, [25, 1, 25], [9, 2, 9, 2], [1] * 30])
 def test_a_chain_of_forks_reads_without_a_seam(
     http: httpx.Client, stream: str, sizes: list[int]

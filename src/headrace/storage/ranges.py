@@ -47,11 +47,13 @@ def seek_messages(
 ) -> Position | None:
     """The end of so many messages from `start`, across branches; None if memory cannot tell."""
     position, left = start, messages_max
-    while left is None or left > 0:
+    while True:
+        # Asked for no message at all, too: whether `start` is a boundary is for the log to say.
         found, branch = seek_one(position, left)
         if found is None or found.messages < branch.messages:
             return found
         if left is not None:
             left -= branch.messages - position.messages
         position = branch  # which may cut the last message
-    return position
+        if left == 0:
+            return position
