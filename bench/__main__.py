@@ -1,4 +1,4 @@
-"""The command: python -m bench [compare|durable|reference|pipelines|profile] [--quick] ..."""
+"""The command: python -m bench [WHAT] [--quick] ... with WHAT one of those below."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import date
 
 from rich.console import Console
 
-from bench import durable, machine, plot, profile, reference_rows, results, table
+from bench import against, durable, machine, plot, profile, reference_rows, results, table
 from bench.rows import ROWS, select
 from bench.rows.base import Budget
 from bench.runner import run_rows
@@ -18,7 +18,7 @@ FULL = Budget(seconds=4.0, warmup_s=2.0, latency_samples=300)
 QUICK = Budget(seconds=1.0, warmup_s=1.0, latency_samples=100)
 STORAGE_MODE = "memory"
 WIDTH_IN_A_FILE = 150
-WHAT = ("compare", "durable", "reference", "pipelines", "profile")
+WHAT = ("compare", "durable", "against", "reference", "pipelines", "profile")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -29,6 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--servers", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--commit", help="against: the earlier commit to compare with")
     parser.add_argument("--pure", action="store_true", help="measure the Python sources")
     parser.add_argument("--seconds", type=float, help="measured time per row and server")
     parser.add_argument("--rounds", type=int, help="how often the servers alternate")
@@ -48,6 +49,8 @@ def main(arguments: list[str]) -> None:
             profile.run(console, options.only, budget)
         elif options.what == "durable":
             durable.run(console, options.only, budget, rounds, quick=options.quick)
+        elif options.what == "against":
+            against.run(console, options.commit, options.only, budget, rounds)
         elif options.what == "reference":
             reference_rows.run(console, rounds, quick=options.quick)
         elif options.what == "pipelines":

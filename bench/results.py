@@ -24,6 +24,7 @@ OURS, THEIRS = COMPARED
 @dataclass(slots=True)
 class RowResult:
     row: Row
+    compared: tuple[str, str] = COMPARED
     samples: dict[str, list[Sample | None]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
 
@@ -48,8 +49,9 @@ class RowResult:
         return median(values) if values else None
 
     def ratios(self, metric: Metric) -> list[float]:
-        pairs = zip(self.samples[OURS], self.samples[THEIRS], strict=False)
-        return [ratio(metric, ours, theirs) for ours, theirs in pairs if ours and theirs]
+        ours, theirs = self.compared
+        pairs = zip(self.samples[ours], self.samples[theirs], strict=False)
+        return [ratio(metric, mine, other) for mine, other in pairs if mine and other]
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -22,7 +22,8 @@ from headrace.testing.ports import free_port
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 REFERENCE = REPOSITORY / "bench" / "reference"
-HEADRACE = REPOSITORY / ".venv" / "bin" / "headrace"
+HEADRACE = REPOSITORY / "bin" / "headrace"
+PYTHON = REPOSITORY / ".venv" / "bin" / "python"
 DATA = REPOSITORY / "bench" / "data"
 MEMORY_BYTES_MAX = 16 * 2**30  # out of the way: the reference has no limit at all
 
@@ -51,8 +52,8 @@ class Kind:
 
 
 def _require_headrace() -> None:
-    if not HEADRACE.exists():
-        raise ServerError(f"{HEADRACE} is missing: run make setup")
+    if not PYTHON.exists():
+        raise ServerError(f"{PYTHON} is missing: run make setup")
 
 
 def _install_reference() -> None:
