@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -15,7 +17,8 @@ from headrace.postgres import changes
 from headrace.postgres.changes import Batch, ChangeFeed, Position
 from headrace.postgres.pgoutput import Change
 from headrace.postgres.server import PostgresServer
-from headrace.postgres.slots import Generation, Slot, SlotError
+from headrace.postgres.slot_names import SlotError
+from headrace.postgres.slots import Generation, Slot
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import UNSYNCED, private_postgres
 
@@ -60,7 +63,9 @@ class Consumer:
 
     def is_quiet(self) -> bool:
         found = self.feed.next_batch(self.at, rows_max=10, bytes_max=1 << 20, wait_secs=0.3)
-        return not found.changes and found.end == self.at
+        # The first batch of all, empty or not, says whose the position is.
+        end = replace(found.end, owner=self.at.owner, system=self.at.system)
+        return not found.changes and end == self.at
 
 
 @contextmanager
@@ -105,7 +110,9 @@ def test_rows_before_and_after_the_slot_come_once_under_writers(database: str) -
         consumer.take(len(written), batch=97)
         assert sorted(value(change)["id"] for change in consumer.taken) == sorted(written)
         assert {change.op for change in consumer.taken} == {"snapshot", "insert"}
-        assert consumer.is_quiet()
+        # The last batch may have been full before its transaction ended: then the end comes now.
+        found = consumer.feed.next_batch(consumer.at, rows_max=10, bytes_max=1 << 20, wait_secs=0.3)
+        assert not found.changes
 
 
 def test_each_kind_of_change_says_what_happened(database: str) -> None:
@@ -272,6 +279,43 @@ def test_a_small_bound_in_bytes_ends_a_batch(database: str) -> None:
         assert ids == list(range(1, 51))
 
 
+def test_wide_rows_of_a_snapshot_are_cut_by_bytes_and_read_again_alike(database: str) -> None:
+    execute(
+        database,
+        ITEMS,
+        "insert into items select n, null, repeat('é', 100000) from generate_series(1, 60) n",
+    )
+    with consuming(database, "items") as consumer:
+        ids: list[int] = []
+        while len(ids) < 60:
+            start = consumer.at
+            found = consumer.feed.next_batch(
+                start, rows_max=50_000, bytes_max=1_000_000, wait_secs=20
+            )
+            assert 0 < len(found.changes) <= 5, "200 kB each, in bytes and not in characters"
+            consumer.restart()
+            assert consumer.feed.reread(start, found.end) == found.changes
+            ids += [value(change)["id"] for change in found.changes]
+            consumer.at = found.end
+        assert ids == list(range(1, 61))
+
+
+def test_reading_wide_rows_of_a_snapshot_holds_few_of_them(database: str) -> None:
+    execute(
+        database,
+        ITEMS,
+        "insert into items select n, null, repeat('x', 1000000) from generate_series(1, 100) n",
+    )
+    with consuming(database, "items") as consumer:
+        tracemalloc.start()
+        try:
+            consumer.feed.next_batch(consumer.at, rows_max=50_000, bytes_max=1, wait_secs=20)
+            _, most_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most_bytes < 20_000_000
+
+
 def test_a_snapshot_in_batches_goes_on_after_a_restart(database: str) -> None:
     execute(database, ITEMS, "insert into items select n, 'x' from generate_series(1, 25) n")
     with consuming(database, "items") as consumer:
@@ -313,16 +357,6 @@ def test_the_slot_follows_what_the_consumer_has_and_lets_idle_log_go(database: s
         while consumer.feed.slot.health().lag_bytes > 5000:
             assert consumer.is_quiet()
         assert consumer.feed.slot.health().status == "reserved"
-
-
-def test_a_consumer_that_lost_its_position_gets_a_snapshot_of_its_own(database: str) -> None:
-    execute(database, ITEMS, "insert into items values (1)")
-    with consuming(database, "items") as first:
-        first.take(1)
-        assert first.is_quiet()
-        first.feed.close()
-        with consuming(database, "items") as second:
-            assert [change.op for change in second.take(2)] == ["reset", "snapshot"]
 
 
 def test_a_consumer_that_stopped_before_its_first_change_misses_none(database: str) -> None:
@@ -569,6 +603,7 @@ def test_a_slot_that_had_a_snapshot_may_be_begun_without(database: str) -> None:
         consumer.take(2)
         assert consumer.is_quiet()
         name = consumer.feed.slot.name
+    execute(database, "update headrace.slots set owner = null")
     feed = ChangeFeed(Slot(database, name, ["items"], snapshot=False))
     start = feed.begin()
     execute(database, "insert into items values (3)")

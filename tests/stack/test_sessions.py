@@ -222,7 +222,8 @@ def test_every_part_answers_and_the_lag_is_measured(
 
         eventually(caught_up, "both directions have caught up", SYNC_SECS)
         assert metric(monitor, "headrace_sync_monitor_up") == 1
-        assert metric(monitor, 'headrace_slot_active{slot="headrace"}') == 1
+        slot = f"headrace_{db.info.dbname}"
+        assert metric(monitor, f'headrace_slot_active{{slot="{slot}"}}') == 1
         assert monitor.get("/warnings").json() == []
 
 

@@ -109,7 +109,9 @@ def heartbeat(
 
 def monitor(
     port: PortOption,
-    slot: str = "headrace",
+    slot: Annotated[
+        str, typer.Option("--slot", help="Slot of the sync; else its default, headrace_<database>.")
+    ] = "",
     host: HostOption = "127.0.0.1",
     names: AllowedHostsOption = "auto",
 ) -> None:

@@ -4,17 +4,25 @@ A position is a value that survives a restart: the generation, how many rows of 
 behind, the end of the last transaction that is wholly behind, how many changes of the next one are
 behind too (so that a large transaction fits into small batches), and the shape of every table, so
 that a change of shape is told once. Read again from a position, the feed gives the same changes.
+
+A position also says whose it is. A consumer is named by the first batch it is given; once that is
+written down and it asks for the next, the slot is its own, and whoever else asks is refused.
+And it says of which Postgres it is, and which mark was in there: of a database that was restored
+to an earlier moment a position is not trusted (`history`).
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import psycopg
 
+from headrace.postgres.history import look
 from headrace.postgres.pgoutput import (
     Begin,
     Change,
@@ -26,7 +34,8 @@ from headrace.postgres.pgoutput import (
     lsn_text,
 )
 from headrace.postgres.replication import Replication, open_replication
-from headrace.postgres.slots import Generation, Slot, SlotError, describe
+from headrace.postgres.slot_names import SlotError
+from headrace.postgres.slots import Generation, Slot, describe
 
 T = TypeVar("T")
 
@@ -46,6 +55,9 @@ class Position:
     lsn: int
     skip: int = 0
     shapes: dict[str, str] = field(default_factory=dict)
+    owner: str = ""  # none before the first batch, nor in checkpoints of earlier versions
+    system: str = ""  # the same
+    mark: int = 0  # the end of a batch that Postgres was told of, and has if it was not restored
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> Position:
@@ -55,17 +67,24 @@ class Position:
             lsn_number(offset["lsn"]),
             offset["skip"],
             offset["shapes"],
+            offset.get("owner", ""),
+            offset.get("system", ""),
+            lsn_number(offset.get("mark", "0/0")),
         )
 
     def offset(self) -> dict[str, Any]:
         """As JSON, keys in order: Spark compares offsets as text."""
-        return {
+        offset = {
             "generation": self.generation,
             "lsn": lsn_text(self.lsn),
+            "mark": lsn_text(self.mark) if self.mark else "",
+            "owner": self.owner,
             "row": self.row,
             "shapes": dict(sorted(self.shapes.items())),
             "skip": self.skip,
+            "system": self.system,
         }
+        return {name: value for name, value in offset.items() if value != ""}
 
 
 @dataclass(frozen=True)
@@ -101,12 +120,17 @@ class ChangeFeed:
         self._decoder = Decoder()
         self._read_to: Position | None = None  # where the open connection stands
         self._look_again_at = 0.0
+        self._own_name = uuid.uuid4().hex[:12]
+        self._claimed = ""
+        self._system = ""
+        self._mark = 0
 
     def begin(self) -> Position:
         """Where a new consumer starts. Asked twice, the answer is the same."""
         return self._retrying(self._begin)
 
     def _begin(self) -> Position:
+        self.slot.check_owner("")
         found = self.slot.ensure()
         if self.slot.with_snapshot and not found.staged:
             found = self.slot.ensure(fresh=True)  # an earlier consumer took the snapshot
@@ -137,7 +161,8 @@ class ChangeFeed:
     ) -> Batch:
         """The batch after `start`, which is durable at the consumer; empty after `wait_secs`.
 
-        An empty one may end behind `start`, at the end of a transaction whose changes are taken.
+        An empty one may end behind `start`: at the end of a transaction whose changes are taken,
+        or with the consumer's name in it, so that this is written down before anything comes.
 
         With `until`, a position in the log, it is empty only once everything before it was given.
         """
@@ -158,28 +183,35 @@ class ChangeFeed:
 
     def _next_batch(self, start: Position, bounds: _Bounds) -> Batch:
         generation = self._in_force(start)
+        at = self._named(start)
         if generation.number != start.generation:
-            first = self._first(generation, row=0)
-            return self._snapshot_batch(start, first, generation, bounds.rows_max)
+            first = self._named(replace(self._first(generation, row=0), owner=at.owner))
+            return self._snapshot_batch(start, first, generation, bounds)
         if start.row < generation.rows:
-            return self._snapshot_batch(start, start, generation, bounds.rows_max)
+            return self._snapshot_batch(start, at, generation, bounds)
         # Before its first batch a consumer has written down nothing, and will ask where to begin.
         has_begun = start.row > 0 or start.lsn > generation.lsn
         if generation.staged and has_begun:
             self.slot.release_snapshot()
             self._generation = replace(generation, staged=False)
         if bounds.until is not None and start.lsn >= bounds.until:
-            return Batch(start, start, [])
+            return Batch(start, at, [])
         reader = self._reader_at(start)
         reader.acknowledge(start.lsn)
-        return self._collect(reader, start, bounds)
+        return replace(self._collect(reader, at, bounds), start=start)
+
+    def _named(self, position: Position) -> Position:
+        owner = position.owner or self._own_name
+        return replace(position, owner=owner, system=self._system or position.system)
 
     def _in_force(self, start: Position) -> Generation:
         """The generation to read from: the consumer's, or the one that follows a lost slot."""
         now = time.monotonic()
-        if self._generation is not None and self._reader is not None and now < self._look_again_at:
+        is_known = start.owner == self._claimed and now < self._look_again_at
+        if self._generation is not None and self._reader is not None and is_known:
             return self._generation
         self._look_again_at = now + _LOOK_AGAIN_SECS
+        self.slot.check_owner(start.owner)
         loss = self._loss(start)
         if loss is not None:
             if not (self._recover and self.slot.with_snapshot):
@@ -189,6 +221,14 @@ class ChangeFeed:
                 )
             self.close()
         self._generation = self.slot.ensure(fresh=loss is not None, known=start.generation)
+        if start.owner:
+            self.slot.claim(start.owner)
+        self._claimed = start.owner
+        if self._generation.number != start.generation:
+            self._mark = 0
+        elif start.lsn > max(self._mark, self._generation.lsn):
+            self.slot.mark(start.lsn)
+            self._mark = start.lsn
         return self._generation
 
     def _loss(self, start: Position) -> str | None:
@@ -196,24 +236,56 @@ class ChangeFeed:
         if self.slot.current() is None:
             self.slot.check_tables()
         elif not self.slot.health().is_lost:
-            gone = self.slot.unpublished()
-            return f"{', '.join(gone)} was dropped, and perhaps made again" if gone else None
+            return self._doubts(start) or self._gone_tables() or self._gone_snapshot(start)
         return f"Postgres no longer has the changes since {lsn_text(start.lsn)}"
 
+    def _gone_tables(self) -> str | None:
+        gone = self.slot.unpublished()
+        return f"{', '.join(gone)} was dropped, and perhaps made again" if gone else None
+
+    def _gone_snapshot(self, start: Position) -> str | None:
+        found = self.slot.current()
+        is_needed = found is not None and (
+            start.generation != found.number or start.row < found.rows
+        )
+        if not is_needed or self.slot.has_snapshot():
+            return None
+        return "its snapshot went with a crash or a failover of Postgres"
+
+    def _doubts(self, start: Position) -> str | None:
+        """Why this is not the Postgres, or not the past, that the position is of."""
+        with self.slot.connect() as connection:
+            server = look(self.slot.url, connection, start.system)
+        self._system = server.name
+        found = server.doubts(start.system, start.lsn)
+        if found is None and self.slot.is_older_than(start.generation, start.mark):
+            found = "this Postgres was restored to a moment before the last batch"
+        return found
+
     def _snapshot_batch(
-        self, start: Position, first: Position, generation: Generation, rows_max: int
+        self, start: Position, first: Position, generation: Generation, bounds: _Bounds
     ) -> Batch:
-        end = replace(first, row=min(generation.rows, first.row + rows_max))
-        changes = list(self.slot.snapshot_rows(generation, first.row, end.row))
-        return Batch(start, end, changes)
+        last = min(generation.rows, first.row + bounds.rows_max)
+        changes: list[Change] = []
+        size_bytes = 0
+        with closing(self.slot.snapshot_rows(generation, first.row, last)) as rows:
+            for change in rows:
+                changes.append(change)
+                size_bytes += _size_bytes(change)
+                if size_bytes >= bounds.bytes_max:
+                    break
+        return Batch(start, replace(first, row=first.row + len(changes)), changes)
 
     def _reread(self, start: Position, end: Position) -> list[Change]:
-        generation = self._in_force(end)
+        first_row = start.row if start.generation == end.generation else 0
+        generation = self._in_force(replace(end, row=first_row))  # the first row that is needed
         if generation.number != end.generation:
             return []
-        first_row = start.row if start.generation == end.generation else 0
         if end.row > first_row:
-            return list(self.slot.snapshot_rows(generation, first_row, end.row))
+            found = list(self.slot.snapshot_rows(generation, first_row, end.row))
+            if len(found) < end.row - first_row:
+                raise psycopg.OperationalError("The snapshot is gone.")  # the next look sees it
+            return found
         if start.generation != end.generation:
             return []
         collected = _Collector(start)
@@ -232,7 +304,7 @@ class ChangeFeed:
         return collected.changes
 
     def _collect(self, reader: Replication, start: Position, bounds: _Bounds) -> Batch:
-        collected = _Collector(start)
+        collected = _Collector(replace(start, mark=self._mark))
         deadline = time.monotonic() + bounds.wait_secs
         while not bounds.is_full(collected):
             message = reader.receive(collected.patience_secs(deadline))
@@ -344,7 +416,7 @@ class _Collector:
             return
         self._tell_shape(change)
         self.changes.append(change)
-        self.size_bytes += len(change.value or "") + len(change.old or "")
+        self.size_bytes += _size_bytes(change)
         self.position = replace(self.position, skip=change.seq + 1)
 
     def _tell_shape(self, change: Change) -> None:
@@ -361,3 +433,12 @@ class _Collector:
         if before is not None:
             told = change._replace(op="schema", key=None, value=relation.describe(), old=None)
             self.changes.append(told._replace(unchanged=[], seq=-1))
+
+
+def _size_bytes(change: Change) -> int:
+    """What a change takes in a batch, about."""
+    return sum(_utf8_bytes(text) for text in (change.value, change.old) if text)
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

@@ -2,26 +2,34 @@
 
 A slot and the snapshot taken with it are one *generation* of the feed. The snapshot is copied
 inside Postgres, in the transaction the slot was created with, into a table of rows numbered from
-0: read again after a crash it is the same, row for row, which a query over the live tables is not.
+0: read again after a restart it is the same, row for row, which a query over the live tables is
+not. The table is unlogged: a crash of Postgres empties it, and that begins the next generation.
 Everything else is in the log from the slot's first position on: no gap, no overlap.
 A slot that is lost starts the next generation, with a reset of every table as its first rows.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+import socket
+from collections.abc import Generator, Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from headrace.postgres.pgoutput import Change, Column, Relation, joined, lsn_number, lsn_text
+from headrace.postgres.slot_names import (
+    SlotError,
+    check_database,
+    check_slot_name,
+    default_slot,
+)
 from headrace.postgres.values import SESSION
 
-_SLOT_NAME = re.compile(r"[a-z0-9_]{1,50}")  # Postgres allows 63; the snapshot's table adds 9
 _LOCK = 0x6865616472616365  # "headrace": one set-up at a time
+_FAILOVER_SINCE = 17_00_00
 _END_READER_MS = 5_000  # its process is told to end, and only then lets go of the slot
 
 _SET_UP = """
@@ -33,12 +41,15 @@ create table if not exists headrace.slots (
   lsn pg_lsn not null,
   rows bigint not null,
   staged boolean not null
-)
+);
 """
-
-
-class SlotError(RuntimeError):
-    """The feed cannot be set up or continued; the message says what to do."""
+# What later versions note beside it, of slots that are there already, too.
+_MORE_COLUMNS = """
+alter table headrace.slots add column if not exists owner text;
+alter table headrace.slots add column if not exists owner_name text;
+alter table headrace.slots add column if not exists mark pg_lsn;
+alter table headrace.slots add column if not exists keep_mb bigint;
+"""
 
 
 class SlotLost(SlotError):
@@ -56,6 +67,26 @@ class Generation:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """What `headrace.slots` says of a slot. `tables` is empty while its snapshot is being made."""
+
+    generation: int
+    lsn: str
+    rows: int
+    staged: bool
+    tables: list[str]
+    owner: str | None = None
+    owner_name: str | None = None
+    mark: str | None = None
+    keep_mb: int | None = None  # what a slot might keep when this one was made
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Noted:
+        """A table from before has fewer columns than this, one from after may have more."""
+        return cls(**{each.name: row[each.name] for each in fields(cls) if each.name in row})
+
+
+@dataclass(frozen=True)
 class Health:
     """How much log a slot holds back, and how far behind it is."""
 
@@ -69,19 +100,37 @@ class Health:
 
 
 class Slot:
-    """A named slot over a list of tables; the publication bears the same name."""
+    """A named slot over a list of tables; the publication bears the same name.
 
-    def __init__(self, url: str, name: str, tables: Sequence[str], *, snapshot: bool = True):
-        if not _SLOT_NAME.fullmatch(name):
-            raise SlotError(
-                f"{name!r} is no slot name: use 1 to 50 lower-case letters, digits and _."
-            )
+    Without a name it has the default one of its database. `consumer` is how others are told who
+    has it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        tables: Sequence[str],
+        *,
+        snapshot: bool = True,
+        consumer: str = "",
+    ) -> None:
+        if name:
+            check_slot_name(name)
         if not tables:
             raise SlotError("No tables to follow: name at least one, such as public.items.")
         self.url = url
-        self.name = name
+        self._given_name = name
         self.tables = [_qualified(table) for table in tables]
         self.with_snapshot = snapshot
+        self.consumer = consumer or socket.gethostname()
+
+    @cached_property
+    def name(self) -> str:
+        if self._given_name:
+            return self._given_name
+        with self.connect() as connection:
+            return default_slot(connection)
 
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection:
         return psycopg.connect(self.url, autocommit=autocommit, options=SESSION)
@@ -92,7 +141,7 @@ class Slot:
                 "select coalesce(wal_status, 'lost'),"
                 " coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,"
                 " coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::bigint"
-                " from pg_replication_slots where slot_name = %s",
+                " from pg_replication_slots where slot_name = %s and database = current_database()",
                 (self.name,),
             ).fetchone()
         return Health("missing", 0, 0) if row is None else Health(*row)
@@ -100,31 +149,68 @@ class Slot:
     def current(self) -> Generation | None:
         """The generation in force, if one was ever made for these tables."""
         noted = self._noted()
-        if noted is None or set(noted[-1]) != set(self.tables):
+        if noted is None or set(noted.tables) != set(self.tables):
             return None
-        number, lsn, rows, staged, _ = noted
-        return Generation(number, lsn_number(lsn), rows, staged)
+        return Generation(noted.generation, lsn_number(noted.lsn), noted.rows, noted.staged)
 
     def check_tables(self) -> None:
         """Refuse to go on with other tables than the slot was made for."""
         noted = self._noted()
-        if noted is not None and noted[-1] and set(noted[-1]) != set(self.tables):
+        if noted is not None and noted.tables and set(noted.tables) != set(self.tables):
             raise SlotError(
-                f"The slot {self.name} follows {', '.join(noted[-1])}, and cannot go on with "
+                f"The slot {self.name} follows {', '.join(noted.tables)}, and cannot go on with "
                 f"{', '.join(self.tables)}. Follow other tables with a slot and a checkpoint of "
                 "their own, beside this one."
             )
 
-    def _noted(self) -> tuple[Any, ...] | None:
-        """The generation made last, and its tables: none while it is being made."""
+    def check_owner(self, owner: str) -> None:
+        """Refuse a consumer that is not `owner` of the slot, before anything of it is touched."""
+        noted = self._noted()
+        if noted is not None and noted.owner and noted.owner != owner:
+            raise SlotError(
+                f"The slot {self.name} belongs to another consumer, {noted.owner} of "
+                f"{noted.owner_name}: two that read one slot would get a part of the changes each. "
+                f"Give this one its own and set slot, for example to {self.name}_2. If the "
+                "checkpoint of the other is lost, or it shall not go on, run: "
+                f"update headrace.slots set owner = null where slot = '{self.name}';"
+            )
+
+    def claim(self, owner: str) -> None:
+        """Note `owner`, whose checkpoint now has a position in the slot. The first one has it."""
         with self.connect() as connection:
-            if not connection.execute("select to_regclass('headrace.slots')").fetchone()[0]:  # type: ignore[index]
+            _add_columns(connection)
+            connection.execute(
+                "update headrace.slots set owner = %s, owner_name = %s"
+                " where slot = %s and owner is null",
+                (owner, self.consumer, self.name),
+            )
+        self.check_owner(owner)
+
+    def mark(self, lsn: int) -> None:
+        """Note that everything before `lsn` was delivered, where a restored Postgres lacks it."""
+        with self.connect() as connection, connection.transaction():
+            _add_columns(connection)
+            # Once the mark is in a position, a crash must not undo it.
+            connection.execute("set local synchronous_commit = on")
+            connection.execute(
+                "update headrace.slots set mark = %s where slot = %s", (lsn_text(lsn), self.name)
+            )
+
+    def is_older_than(self, generation: int, mark: int) -> bool:
+        """Whether what is noted here is from before the generation or the mark of a consumer."""
+        noted = self._noted()
+        if noted is None:
+            return True
+        return noted.generation < generation or lsn_number(noted.mark or "0/0") < mark
+
+    def _noted(self) -> Noted | None:
+        with self.connect() as connection:
+            if not _exists(connection, "headrace.slots"):
                 return None
-            return connection.execute(
-                "select generation, lsn::text, rows, staged, tables from headrace.slots"
-                " where slot = %s",
-                (self.name,),
+            row = connection.execute(
+                "select to_jsonb(s) from headrace.slots s where slot = %s", (self.name,)
             ).fetchone()
+        return None if row is None else Noted.of(row[0])
 
     def unpublished(self) -> list[str]:
         """The tables of which Postgres no longer tells: a table made again is another one."""
@@ -145,7 +231,33 @@ class Slot:
         found = self.current()
         if found is not None and not fresh and not self.health().is_lost:
             return found
+        self._check_room()
         return self._begin(known)
+
+    def has_snapshot(self) -> bool:
+        """Whether the copy is there: a crash of Postgres empties it, a failover, too."""
+        with self.connect() as connection:
+            if not _exists(connection, _quoted(f"headrace.{self._staging}")):
+                return False
+            columns = _format("select 1 from headrace.{} where seq < 0 limit 1", self._staging)
+            return connection.execute(columns).fetchone() is not None
+
+    def _check_room(self) -> None:
+        """Refuse to begin again, under the same bound, with a snapshot that outlived its slot."""
+        noted = self._noted()
+        if noted is None or not (noted.staged and noted.rows) or self.health().status != "lost":
+            return
+        with self.connect() as connection:
+            now_mb, shown = _bound(connection)
+        if noted.keep_mb is None or now_mb > noted.keep_mb:
+            return
+        raise SlotError(
+            f"The slot {self.name} was lost before its snapshot of {noted.rows} rows was through: "
+            "meanwhile Postgres wrote more log than it may keep. Raise max_slot_wal_keep_size "
+            f"above {shown}, for example: alter system set max_slot_wal_keep_size = "
+            f"'{4 * now_mb}MB'; select pg_reload_conf(); then start again. To try again as it is, "
+            f"run: select pg_drop_replication_slot('{self.name}');"
+        )
 
     def drop(self) -> None:
         """Forget everything: slot, publication, snapshot."""
@@ -153,7 +265,7 @@ class Slot:
             self._drop_slot(connection)
             connection.execute(_format("drop publication if exists {}", self.name))
             connection.execute(_format("drop table if exists headrace.{}", self._staging))
-            if connection.execute("select to_regclass('headrace.slots')").fetchone()[0]:  # type: ignore[index]
+            if _exists(connection, "headrace.slots"):
                 connection.execute("delete from headrace.slots where slot = %s", (self.name,))
 
     def release_snapshot(self) -> None:
@@ -164,24 +276,18 @@ class Slot:
                 "update headrace.slots set staged = false where slot = %s", (self.name,)
             )
 
-    def snapshot_rows(self, generation: Generation, start: int, end: int) -> Iterator[Change]:
-        """The rows numbered from `start` to before `end`."""
+    def snapshot_rows(self, generation: Generation, start: int, end: int) -> Generator[Change]:
+        """The rows numbered from `start` to before `end`, one in memory at a time."""
         relations = self.relations(generation)
-        with (
-            self.connect(autocommit=False) as connection,
-            connection.cursor(name="snapshot") as cursor,
-        ):
-            cursor.itersize = 5000
-            cursor.execute(
-                _format(
-                    "select seq, relation, fields, extract(epoch from taken_at) * 1000000"
-                    " from headrace.{} where seq >= %s and seq < %s order by seq",
-                    self._staging,
-                ),
-                (start, end),
-            )
-            lsn = lsn_text(generation.lsn)
-            for seq, table, texts, at in cursor:
+        query = _format(
+            "select seq, relation, fields, extract(epoch from taken_at) * 1000000"
+            " from headrace.{} where seq >= %s and seq < %s order by seq",
+            self._staging,
+        )
+        lsn = lsn_text(generation.lsn)
+        with self.connect() as connection, connection.cursor() as cursor:
+            # Row by row: whoever reads ends a batch by its bytes, and rows may be wide.
+            for seq, table, texts, at in cursor.stream(query, (start, end)):
                 relation = relations[table]
                 if texts is None:
                     yield Change(table, "reset", None, None, None, [], lsn, seq, 0, int(at))
@@ -207,7 +313,8 @@ class Slot:
     def _begin(self, known: int) -> Generation:
         with self.connect() as connection:
             connection.execute("select pg_advisory_lock(%s)", (_LOCK,))
-            connection.execute(_SET_UP)
+            connection.execute(_SET_UP + _MORE_COLUMNS)
+            check_database(connection, self.name)
             self._check_bound(connection)
             self._publish(connection)
             # Until the new snapshot is whole there is no generation: the new slot alone would be
@@ -219,8 +326,7 @@ class Slot:
             return self._create(connection, known)
 
     def _check_bound(self, connection: psycopg.Connection) -> None:
-        (bound,) = _one(connection, "show max_slot_wal_keep_size")
-        if bound == "-1":
+        if _bound(connection)[0] < 0:
             raise SlotError(
                 "max_slot_wal_keep_size is -1: a slot that nobody reads would fill the disk of "
                 "this Postgres. Set a bound, for example: "
@@ -249,12 +355,12 @@ class Slot:
     def _drop_slot(self, connection: psycopg.Connection) -> None:
         connection.execute(
             "select pg_terminate_backend(active_pid, %s) from pg_replication_slots"
-            " where slot_name = %s and active_pid is not null",
+            " where slot_name = %s and database = current_database() and active_pid is not null",
             (_END_READER_MS, self.name),
         )
         connection.execute(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
-            " where slot_name = %s",
+            " where slot_name = %s and database = current_database()",
             (self.name,),
         )
 
@@ -262,11 +368,10 @@ class Slot:
         """Create the slot and, as of exactly its first position, copy the tables."""
         before = self._files(connection)
         with psycopg.connect(self.url, autocommit=True, replication="database") as creator:
-            made = creator.execute(
-                sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')").format(
-                    sql.Identifier(self.name)
-                )
-            ).fetchone()
+            # A standby that synchronises slots then has it, and the feed goes on after a failover.
+            failover = ", FAILOVER" if creator.info.server_version >= _FAILOVER_SINCE else ""
+            create = "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export'" + failover
+            made = creator.execute(_format(create + ")", self.name)).fetchone()
             assert made is not None, "CREATE_REPLICATION_SLOT answers with one row"
             lsn, exported = made[1], made[2]
             with connection.transaction():
@@ -293,9 +398,10 @@ class Slot:
         ).fetchone()
         number = max(before[0] if before else -1, known) + 1
         connection.execute(_format("drop table if exists headrace.{}", self._staging))
+        # Unlogged: what is copied while the slot is held back would count against what it may keep.
         connection.execute(
             _format(
-                "create table headrace.{} (seq bigint primary key, relation text not null,"
+                "create unlogged table headrace.{} (seq bigint primary key, relation text not null,"
                 " fields text[], taken_at timestamptz not null default now())",
                 self._staging,
             )
@@ -307,10 +413,11 @@ class Slot:
             for table in self.tables:
                 rows += self._stage_table(connection, table, rows)
         connection.execute(
-            "insert into headrace.slots values (%s, %s, %s, %s, %s, true) on conflict (slot) do"
+            "insert into headrace.slots (slot, generation, tables, lsn, rows, staged, keep_mb)"
+            " values (%s, %s, %s, %s, %s, true, %s) on conflict (slot) do"
             " update set generation = excluded.generation, tables = excluded.tables,"
-            " lsn = excluded.lsn, rows = excluded.rows, staged = true",
-            (self.name, number, self.tables, lsn, rows),
+            " lsn = excluded.lsn, rows = excluded.rows, staged = true, keep_mb = excluded.keep_mb",
+            (self.name, number, self.tables, lsn, rows, _bound(connection)[0]),
         )
         return Generation(number, lsn_number(lsn), rows, True)
 
@@ -413,7 +520,25 @@ def _format(query: str, name: str) -> sql.Composed:
     return sql.SQL(query).format(sql.Identifier(name))
 
 
-def _one(connection: psycopg.Connection, query: str) -> tuple[str, ...]:
-    row = connection.execute(query.encode()).fetchone()
-    assert row is not None, query
+def _exists(connection: psycopg.Connection, table: str) -> bool:
+    return connection.execute("select to_regclass(%s)", (table,)).fetchone() != (None,)
+
+
+def _add_columns(connection: psycopg.Connection) -> None:
+    """Bring a `headrace.slots` of an earlier version up to date."""
+    has_last = connection.execute(
+        "select 1 from pg_attribute where attrelid = 'headrace.slots'::regclass"
+        " and attname = 'keep_mb' and not attisdropped"
+    ).fetchone()
+    if has_last is None:  # to alter a table waits for whoever reads it, even for nothing
+        connection.execute(_MORE_COLUMNS)
+
+
+def _bound(connection: psycopg.Connection) -> tuple[int, str]:
+    """`max_slot_wal_keep_size` in MB, and as Postgres shows it."""
+    row = connection.execute(
+        "select setting::bigint, current_setting(name) from pg_settings"
+        " where name = 'max_slot_wal_keep_size'"
+    ).fetchone()
+    assert row is not None, "every Postgres since 13 has it"
     return row

@@ -23,6 +23,7 @@ from headrace.postgres.pgoutput import (
     lsn_number,
 )
 from headrace.postgres.replication import Replication, open_replication
+from headrace.postgres.slot_names import check_database
 from headrace.postgres.values import encoder
 from headrace.shapes.tables import PUBLICATION, Row, Table, connect
 
@@ -64,6 +65,7 @@ class Feed:
     def ensure(self) -> bool:
         """Make publication and slot where they are missing; whether the slot is a new one."""
         with connect(self._url) as connection:
+            check_database(connection, self._slot)
             if not connection.execute(
                 "select 1 from pg_publication where pubname = %s", (PUBLICATION,)
             ).fetchone():

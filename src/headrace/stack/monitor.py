@@ -17,6 +17,7 @@ import httpx
 import psycopg
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from headrace.postgres.slot_names import default_slot
 from headrace.protocol.access import HostRules
 from headrace.protocol.offsets import parse_token
 from headrace.stack.lag import Behind, Lag
@@ -114,7 +115,7 @@ class Monitor:
         postgres_url: str,
         server_url: str,
         *,
-        slot: str,
+        slot: str = "",
         table: str = "items",
         stream: str = "session-events",
         stream_root: str = "/v1/stream",
@@ -139,8 +140,9 @@ class Monitor:
             assert row is not None, "a select without a table has one row"
             end, changes, found.limit_bytes = row
             applied = connection.execute(_APPLIED, (self._stream,)).fetchone()
+            followed = self._slot or default_slot(connection)
         self._ends[TO_STREAM].saw(now, end, changes)
-        confirmed = next((s.confirmed for s in found.slots if s.name == self._slot), None)
+        confirmed = next((s.confirmed for s in found.slots if s.name == followed), None)
         if confirmed is not None:
             found.lags[TO_STREAM] = self._ends[TO_STREAM].lag(now, confirmed)
         tail = _messages(self._tail())

@@ -15,7 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-DEFAULT_STATE_DIR = Path("data/pipelines")
+from headrace.spark.places import PlaceError, local_path
+
+# A batch of wide rows must fit into Spark's usual heap of 1 GiB, several times over.
+BYTES_PER_BATCH = 64 * 1024 * 1024
+DEFAULT_STATE_DIR = "data/pipelines"
 _STREAM_IN_BUCKET = re.compile(r"/[^/]+/[^/]+")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -56,18 +60,33 @@ class Run:
     once: bool
     state_dir: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state_dir", local_path("state_dir", str(self.state_dir)))
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.state_dir / "checkpoint"
+
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
         """Start `writer` with this run's trigger and checkpoint.
 
         For ever means a new batch as soon as the last is done: sources wait for data themselves,
         so an idle pipeline costs nothing and the first record waits for no clock.
         """
-        checkpoint = self.state_dir / "checkpoint"
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        ready = writer.queryName(name).option("checkpointLocation", str(checkpoint.resolve()))
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
+        place = str(self.checkpoint.resolve())
+        ready = writer.queryName(name).option("checkpointLocation", place)
         if self.once:
             return ready.trigger(availableNow=True).start()
         return ready.trigger(processingTime="0 seconds").start()
+
+
+def state_dir(given: str) -> Path:
+    """The directory that --state names."""
+    try:
+        return local_path("--state", given)
+    except PlaceError as error:
+        raise ConfigError(str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ that `stream-to-postgres` wrote are left out: they came from a stream.
 from __future__ import annotations
 
 import os
+import socket
 from functools import reduce
 from typing import Literal
 
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.pipelines.base import (
+    BYTES_PER_BATCH,
     ConfigError,
     Pipeline,
     PipelineConfig,
@@ -31,7 +33,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     postgres: str = msgspec.field(default_factory=local_postgres)
     tables: tuple[str, ...] = ("items",)
     electric: str = msgspec.field(default_factory=lambda: os.environ.get("ELECTRIC_URL", ""))
-    slot: str = "headrace"
+    slot: str = ""  # else headrace_<database>
     stream: str = "pg-{table}"  # {schema}, {table} and {key} are filled in
     format: Literal["rows", "changes"] = "rows"
     operations: tuple[Literal["insert", "update", "delete", "truncate"], ...] = ()  # the usual
@@ -39,12 +41,13 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     on_lost_slot: Literal["snapshot", "fail"] = "snapshot"
     producer: str = "postgres-to-stream"  # a lost checkpoint is refused, not written twice
     changes_per_batch: int = 50_000
+    bytes_per_batch: int = BYTES_PER_BATCH  # of rows as JSON: a batch is in memory as a whole
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     _check_streams(config)
     writer = (
-        messages(source(spark, config), config)
+        messages(source(spark, config, consumer=_consumer(run)), config)
         .writeStream.format("headrace")
         .option("url", config.server)
         .option("createStreams", "true")
@@ -73,7 +76,12 @@ def _check_streams(config: Config) -> None:
             )
 
 
-def source(spark: SparkSession, config: Config) -> DataFrame:
+def _consumer(run: Run) -> str:
+    """How a second pipeline on the same slot is told whose it is."""
+    return f"{socket.gethostname()}:{run.state_dir.resolve()}"
+
+
+def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFrame:
     if config.electric:
         shapes = (_shape(spark, config, table) for table in config.tables)
         return reduce(DataFrame.unionByName, shapes)
@@ -84,7 +92,9 @@ def source(spark: SparkSession, config: Config) -> DataFrame:
         .option("slot", config.slot)
         .option("snapshot", config.snapshot)
         .option("onLostSlot", config.on_lost_slot)
+        .option("consumer", consumer)
         .option("maxChangesPerTrigger", config.changes_per_batch)
+        .option("maxBytesPerTrigger", config.bytes_per_batch)
         .load()
     )
 

@@ -25,6 +25,8 @@ from pyspark.sql.types import (
 from headrace.postgres.pgoutput import Change
 from headrace.spark.workers import settle
 
+_PIECE_BYTES_MAX = 8 * 1024 * 1024
+
 # As types, not as text: parsing text needs a session, which planners and tasks do not have.
 SCHEMA = StructType(
     [
@@ -64,8 +66,20 @@ def _packed(changes: Sequence[Change]) -> bytes:
     schema = to_arrow_schema(SCHEMA, timezone="UTC")
     columns: list[Any] = list(zip(*changes, strict=True))
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        for part in pieces(whole):
+            writer.write_batch(part)
     packed: bytes = sink.getvalue().to_pybytes()
     return packed
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in halves of halves: Spark holds each whole, twice over, while it makes rows."""
+    if batch.num_rows <= 1 or batch.nbytes <= _PIECE_BYTES_MAX:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from pieces(batch.slice(0, half))
+    yield from pieces(batch.slice(half))

@@ -26,7 +26,7 @@ NAME = "headrace_postgres_changes"
 OPTIONS = frozenset(
     {
         "url", "slot", "tables", "snapshot", "origin", "onLostSlot", "maxChangesPerTrigger",
-        "maxBytesPerTrigger", "pollMs", "retrySecs",
+        "maxBytesPerTrigger", "pollMs", "retrySecs", "consumer",
     }
 )  # fmt: skip
 
@@ -48,7 +48,7 @@ class PostgresChanges(DataSource):
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._url = options.required("url", "postgresql://user:password@localhost/database")
-        self._slot_name = options.text("slot", "headrace")
+        self._slot_name = options.text("slot")
         self._tables = options.names("tables")
         self._snapshot = options.choice("snapshot", ("initial", "never")) == "initial"
         self._origin = options.choice("origin", ("none", "any"))
@@ -57,6 +57,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bytes_max = options.number("maxBytesPerTrigger", 64 * 1024 * 1024)
         self._poll_secs = options.number("pollMs", 5_000, least=0) / 1000
         self._retry_secs = options.number("retrySecs", 60, least=0)
+        self._consumer = options.text("consumer")
         self._until: int | None = None
         self._planned: Batch | None = None
         self._opened: ChangeFeed | None = None
@@ -68,7 +69,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _feed(self) -> ChangeFeed:
         if self._opened is None:
-            slot = Slot(self._url, self._slot_name, self._tables, snapshot=self._snapshot)
+            slot = Slot(
+                self._url,
+                self._slot_name,
+                self._tables,
+                snapshot=self._snapshot,
+                consumer=self._consumer,
+            )
             self._opened = ChangeFeed(
                 slot,
                 origin=self._origin,
