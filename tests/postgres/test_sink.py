@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from headrace.postgres.ledger import Claim, SinkError, digest, prepare
+from headrace.postgres.ledger import Claim, Committed, SinkError, digest, prepare
 from headrace.postgres.sink import Rejected, Target, write
 
 pytestmark = pytest.mark.slow
@@ -176,6 +176,14 @@ def test_another_checkpoint_under_the_same_name_is_refused_loudly(table: str) ->
         write(target(table), Claim("w", "second", 0, 6), [batch((2, "b", None))])
 
 
+def test_another_checkpoint_is_refused_before_it_takes_the_running_one_down(table: str) -> None:
+    write(target(table), Claim("w", "first", 0, 5, "run 1"), [batch((1, "a", None))])
+    with pytest.raises(SinkError, match="give this one another writer"):
+        write(target(table), Claim("w", "second", 0, 0, "run 2"), [batch((2, "b", None))])
+    write(target(table), Claim("w", "first", 0, 6, "run 1"), [batch((3, "c", None))])
+    assert [row[0] for row in stored(table)] == [1, 3]
+
+
 def test_the_last_row_of_a_key_wins(table: str) -> None:
     upsert = target(table, keys=("id",))
     first = [batch((1, "a", None), (2, "b", None), (1, "c", None)), batch((2, "d", None))]
@@ -258,3 +266,32 @@ def test_intervals_and_the_elements_of_lists_arrive_as_they_are(database: str) -
         (short, [], [b""]),
         (None, None, None),
     ]
+
+
+def committed(*batches: tuple[int, tuple[int, ...]]) -> Committed:
+    return Committed("/state/ledger.json", batches)
+
+
+def test_a_ledger_behind_what_the_driver_saw_committed_is_refused(table: str) -> None:
+    """As after a failover to a standby that was behind, or a restore."""
+    for partition in (0, 1):
+        claim = Claim("w", "query", partition, 4)
+        write(target(table), claim, [batch((partition, "in", None))])
+    seen = committed((4, (0, 1)), (5, (0, 1)))
+    again = Claim("w", "query", 0, 5, committed=seen)
+    write(target(table), again, [batch((2, "comes again", None))])
+    for lost in (5, 6):  # all of batch 6 is lost, and one partition of batch 5
+        seen = committed((lost - 1, (0,)), (lost, (0, 1)))
+        with pytest.raises(
+            SinkError, match=f"committed batch {lost}.*of batch 5 and later"
+        ) as told:
+            write(
+                target(table), Claim("w", "query", 0, 7, committed=seen), [batch((9, "no", None))]
+            )
+    assert "numbered 5 and above in /state/commits" in str(told.value)
+    assert "numbered above 5 in /state/offsets" in str(told.value)
+    assert [row[0] for row in stored(table)] == [0, 1, 2]
+    with psycopg.connect(table) as connection:
+        connection.execute("delete from headrace.ledger")
+    with pytest.raises(SinkError, match="knows nothing of it"):
+        write(target(table), Claim("w", "query", 0, 7, committed=seen), [batch((9, "no", None))])

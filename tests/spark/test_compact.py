@@ -16,6 +16,7 @@ from headrace.client.state import STATE_MEDIA_TYPE, State
 from headrace.protocol.buckets import encode_segment
 from headrace.spark.pipelines import compact
 from headrace.spark.pipelines.base import ConfigError, Run
+from headrace.testing.waiting import eventually
 from tests.spark.helpers import batch_rows
 
 pytestmark = pytest.mark.slow
@@ -130,3 +131,34 @@ def test_a_stream_that_is_named_and_not_there_is_an_error(
     config = compact.Config(server=server, streams=("/named-bucket/nope",))
     with pytest.raises(ConfigError, match="/named-bucket/nope cannot be compacted"):
         run(compact, spark, config, tmp_path)
+
+
+def test_one_bad_stream_does_not_end_a_continuous_run(
+    spark: SparkSession, http: httpx.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    http.put("/bad-bucket")
+    for name in ("bad", "good"):
+        http.put(f"/bad-bucket/{name}", headers=JSON)
+    append(http, "/bad-bucket/bad", [{"free": 1}])
+    server = str(http.base_url).rstrip("/")
+    streams = ("/bad-bucket/bad", "/bad-bucket/gone", "/bad-bucket/good")
+    config = compact.Config(server=server, streams=streams, messages_min=1, every_secs=0.01)
+    query = compact.start(spark, config, Run(False, tmp_path))
+    try:
+        for value in (1, 2):  # in another round each
+            change = {"type": "t", "key": "k", "operation": "set", "value": value}
+            append(http, "/bad-bucket/good", [change])
+            tail = http.head("/bad-bucket/good").headers["Stream-Next-Offset"]
+            eventually(lambda tail=tail: _snapshot_offset(http) == tail, "a snapshot")  # type: ignore[misc]
+        assert query.isActive
+    finally:
+        query.stop()
+    assert query.awaitTermination(60)
+    told = capsys.readouterr().err
+    assert told.count("/bad-bucket/bad: 1 of its messages are no keyed changes") == 1
+    assert told.count("/bad-bucket/gone cannot be compacted") == 1
+
+
+def _snapshot_offset(http: httpx.Client) -> str | None:
+    offset: str | None = http.head("/bad-bucket/good").headers.get("Stream-Snapshot-Offset")
+    return offset

@@ -141,6 +141,11 @@ def test_a_replay_that_is_another_needs_another_state(
     for change in changes:
         with pytest.raises(ConfigError, match=f"with another {next(iter(change))}: .*--state"):
             replayed(**change)
+    note = tmp_path / "replay" / replay.VERSION_FILE
+    for text in ('{"version": 0}', "{"):  # of an earlier version, and a damaged one
+        note.write_text(text)
+        with pytest.raises(ConfigError, match=r"replay.json was written by an earlier version"):
+            replayed()
     assert values(http, "course/back", "course/used") == {
         "course/back": [b"1"],
         "course/used": [b"2"],

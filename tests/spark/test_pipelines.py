@@ -103,6 +103,85 @@ def test_messages_become_rows_and_bad_ones_are_set_aside(
     assert [base64.b64decode(payload) for payload in payloads] == [_NOT_TEXT]
 
 
+def test_wide_messages_and_wide_rows_are_cut_into_batches_by_bytes(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    """Read whole, 50,000 of them would be more than the memory of Spark."""
+    messages = [{"key": str(n), "value": "x" * 1000} for n in range(6)]
+    with Client(server.url) as client:
+        data = json.dumps(messages).encode()
+        client.stream("wide/in").create("application/json", data=data)
+    into = stream_to_postgres.Config(
+        server=server.url, streams=("wide/in",), postgres=database, bytes_per_batch=2500
+    )
+    run_once(spark, stream_to_postgres, into, tmp_path / "into")
+    found = rows(database, "select count(distinct received_at), count(*) from session_events")
+    assert found == [(3, 6)]
+    out = postgres_to_stream.Config(
+        server=server.url,
+        postgres=database,
+        slot="wide",
+        tables=("session_events",),
+        stream="wide/out",
+        bytes_per_batch=2000,
+    )
+    run = postgres_to_stream.start(spark, out, Run(once=True, state_dir=tmp_path / "out"))
+    assert run.awaitTermination(120)
+    assert [batch["numInputRows"] for batch in run.recentProgress] == [2, 2, 2]
+    with Client(server.url) as client:
+        assert len(client.stream("wide/out").read_json()) == 6
+
+
+def test_what_a_schema_says_is_not_null_must_be_there(spark: SparkSession) -> None:
+    schema = "id int not null, of struct<n: int not null>, all array<struct<x: int not null>>"
+    fits = ['{"id":1}', '{"id":1,"of":{"n":2},"all":[{"x":3}]}', '{"id":1,"of":null,"all":[]}']
+    misfits = ["{}", '{"id":null}', '{"id":1,"of":{}}', '{"id":1,"all":[{"x":1},{}]}']
+    given = [("s", text, "0") for text in [*fits, *misfits]]
+    read = spark.createDataFrame(given, "stream string, value string, offset string")
+    found = stream_to_postgres.rows(read, stream_to_postgres.Config(schema=schema)).collect()
+    assert [row.payload for row in found if row.reason is None] == fits
+    assert {row.reason for row in found[len(fits) :]} == {
+        f"the message does not fit the schema {schema}"
+    }
+
+
+def test_commits_that_postgres_lost_are_missed_and_can_be_written_again(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    config = stream_to_postgres.Config(
+        server=server.url, streams=("lost-commits",), postgres=database, messages_per_batch=2
+    )
+
+    def run() -> None:
+        run_once(spark, stream_to_postgres, config, tmp_path)
+
+    with Client(server.url) as client:
+        stream = client.stream("lost-commits")
+        stream.create("application/json")
+        stream.append_json({"n": 0}, {"n": 1})
+        run()
+        execute(database, "create table backup as select * from headrace.ledger")
+        stream.append_json(*({"n": n} for n in range(2, 6)))
+        run()
+        execute(
+            database,
+            "delete from session_events where (payload->>'n')::int > 1",
+            "delete from headrace.ledger",
+            "insert into headrace.ledger select * from backup",
+        )
+        stream.append_json({"n": 6})
+        with pytest.raises(StreamingQueryException, match="Postgres has lost commits"):
+            run()
+    checkpoint = tmp_path / "checkpoint"  # as the message says
+    for log, first in (("commits", 0), ("offsets", 1)):
+        for file in (checkpoint / log).glob("[0-9]*"):
+            if int(file.name) >= first:
+                file.unlink()
+    run()
+    found = rows(database, "select (payload->>'n')::int from session_events order by id")
+    assert [n for (n,) in found] == list(range(7))
+
+
 def test_what_was_set_aside_is_not_read_again(
     spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,8 @@ from headrace.client import Settings
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Rejected, write
 from headrace.spark.quarantine import Quarantine
+from headrace.spark.streams.tracking import StreamProblem
+from tests.conftest import Serve
 from tests.postgres.test_sink import batch, target
 from tests.spark.helpers import stored
 
@@ -35,6 +37,12 @@ def test_a_new_checkpoint_sets_its_own_bad_records_aside(http: httpx.Client, dat
         put(query, number, row_id)
     aside = stored(http, "quarantine/checkpoints")
     assert [record["record"]["id"] for record in aside] == [1, 2, 3]
+
+
+def test_a_full_quarantine_says_which_setting_to_raise(serve: Serve) -> None:
+    settings = Settings(url=serve(DS_LIMITS__MAX_STREAM_BYTES="100").url)
+    with pytest.raises(StreamProblem, match=r"^bad: .*DS_LIMITS__MAX_STREAM_BYTES"):
+        Quarantine(settings, "bad").of(None).send([Rejected({"payload": "x" * 200}, "reason")])
 
 
 def test_a_record_larger_than_the_server_takes_goes_aside_cut(http: httpx.Client) -> None:

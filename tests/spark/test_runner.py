@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from typer.testing import CliRunner
 
+from headrace.cli.pipeline import app
 from headrace.client import Client
 from headrace.spark.pipelines.base import Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.job import Job, started
+from headrace.spark.pipelines.locks import locked
 from headrace.spark.pipelines.progress import STOPPED, read_progress
 from headrace.spark.pipelines.runner import Begun, Work, run_all
 from headrace.testing.server import ServerProcess
@@ -90,6 +93,18 @@ def test_one_that_is_stopped_before_it_begins_has_stopped(
     progress = read_progress(tmp_path)
     assert progress is not None
     assert (progress.state, progress.last_error) == (STOPPED, None)
+
+
+def test_a_state_has_one_run_at_a_time(tmp_path: Path) -> None:
+    command = ["run", "compact", "--state", str(tmp_path)]
+    with locked(tmp_path / "compact"):
+        before = sorted((tmp_path / "compact").iterdir())
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 2
+        assert f"is in use by the process {os.getpid()}" in " ".join(result.output.split())
+        assert sorted((tmp_path / "compact").iterdir()) == before
+    with locked(tmp_path / "compact"):
+        """It is free again."""
 
 
 def test_ctrl_c_ends_a_pipeline_cleanly_while_it_starts(

@@ -13,7 +13,11 @@ from pyspark.sql import SparkSession
 
 from headrace.spark import class_archive
 from headrace.spark.java import NoJava, find_java_home
+from headrace.spark.pipelines.runner import session_conf
 from headrace.spark.rehearsal import rehearse
+
+STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def test_java_home_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -59,6 +63,28 @@ def test_python_runs_on_both_sides_as_this_interpreter(spark: SparkSession) -> N
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(versions).collect()
     assert found == [os.environ["PYSPARK_PYTHON"]]
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.slow
+def test_a_query_may_keep_its_state_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set(STATE_STORE, ROCKSDB)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"n":1}\n{"n":1}\n{"n":2}\n')
+    read = session.readStream.schema("n long").json(str(tmp_path / "in"))
+    writer = read.groupBy("n").count().writeStream.format("noop").outputMode("update")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    state = query.recentProgress[-1]["stateOperators"][0]
+    assert (state["numRowsTotal"], "rocksdbCommitFlushLatency" in str(state)) == (2, True)
+
+
+def test_only_pipelines_without_rocksdb_go_without_checksum_files() -> None:
+    files = "spark.hadoop.fs.file.impl"
+    assert files in session_conf({})
+    assert files not in session_conf({STATE_STORE: ROCKSDB})
+    assert session_conf({files: "own"}) == {files: "own"}
 
 
 def java_maps(spark: SparkSession) -> str:

@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.pipelines import sessions
 from headrace.spark.pipelines.base import Run
+from tests.conftest import Serve
+from tests.http.helpers import client_of
 from tests.spark.helpers import stored
 
 pytestmark = pytest.mark.slow
@@ -35,6 +37,14 @@ def event(at: str, role: str = "", user: str = "", key: str = "msg:1") -> dict[s
 
 
 def test_sessions_become_figures_per_minute_in_postgres_and_in_a_stream(
+    spark: SparkSession, serve: Serve, database: str, tmp_path: Path
+) -> None:
+    # The second batch finds no room for a second producer: each has to be the same one.
+    with client_of(serve(DS_LIMITS__MAX_PRODUCERS_PER_STREAM="1")) as http:
+        figures_per_minute(spark, http, database, tmp_path)
+
+
+def figures_per_minute(
     spark: SparkSession, http: httpx.Client, database: str, tmp_path: Path
 ) -> None:
     http.put("/sessions")

@@ -114,6 +114,38 @@ def test_other_rows_are_not_taken_for_those_that_are_there(
     assert [int(row["value"]) for row in batch_rows(http, subscribe=name)] == list(range(10, 15))
 
 
+def test_a_write_that_names_its_batch_is_one_producer_however_many_there_are(
+    serve: Serve, name: str
+) -> None:
+    """As inside foreachBatch: a producer per batch would use up what a stream remembers."""
+    with client_of(serve(DS_LIMITS__MAX_PRODUCERS_PER_STREAM="1")) as http:
+        put(http, name)
+        options: dict[str, Any] = {"stream": name, "producerId": "mine"}
+        for number in range(3):
+            write(http, [{"value": str(number)}], **options, batch=number)
+        assert write(http, [{"value": "2"}], **options, batch=2).repeated == 1
+        with pytest.raises(StreamProblem, match="epoch 2 has written since"):
+            write(http, [{"value": "1"}], **options, batch=1)
+        assert stored(http, name) == [0, 1, 2]
+        with pytest.raises(StreamProblem, match=r"knows 1 producers.*producerId and batch"):
+            write(http, [{"value": "3"}], stream=name)
+
+
+def test_a_batch_needs_a_producer_and_a_query_counts_its_own(http: httpx.Client) -> None:
+    with pytest.raises(OptionError, match="batch needs the option producerId"):
+        source(http, stream="a", batch="1").writer(VALUES, overwrite=False)
+    with pytest.raises(OptionError, match="batch is for batch writes"):
+        source(http, stream="a", producerId="p", batch="1").streamWriter(VALUES, overwrite=False)
+
+
+def test_a_full_stream_is_named_with_the_setting_to_raise(serve: Serve, name: str) -> None:
+    with client_of(serve(DS_LIMITS__MAX_STREAM_BYTES="1000")) as http:
+        put(http, name)
+        told = rf"{name}: .*past 1000 bytes.*DS_LIMITS__MAX_STREAM_BYTES.*compact"
+        with pytest.raises(StreamProblem, match=told):
+            write(http, [{"value": json.dumps("x" * 2000)}], stream=name)
+
+
 def test_without_the_mechanism_a_task_that_runs_again_repeats_itself(
     http: httpx.Client, name: str
 ) -> None:
@@ -241,5 +273,8 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(http: httpx.Client
         source(http, stream="a").writer(VALUES, overwrite=True)
     with pytest.raises(OptionError, match="column value"):
         source(http, stream="a").writer(schema_of("value long"), overwrite=False)
+    for extra in ("key string", "headers string"):
+        with pytest.raises(OptionError, match=f"column {extra.split()[0]} would be lost"):
+            source(http, stream="a").writer(schema_of(f"value string, {extra}"), overwrite=False)
     with pytest.raises(OptionError, match="Name the stream"):
         source(http).writer(VALUES, overwrite=False)

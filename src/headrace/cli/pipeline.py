@@ -30,9 +30,9 @@ NamesArgument = Annotated[
     list[str], typer.Argument(metavar="NAME", help="Of those in `headrace pipeline list`.")
 ]
 StateOption = Annotated[
-    Path, typer.Option("--state", metavar="DIR", help="Where checkpoints and progress are kept.")
+    str, typer.Option("--state", metavar="DIR", help="Where checkpoints and progress are kept.")
 ]
-_STATE = Path("data/pipelines")
+_STATE = "data/pipelines"
 
 
 @app.command()
@@ -54,16 +54,19 @@ def run(
     Several share one Java machine; one of them that fails begins again while the others go on.
     """
     _need_spark()
-    from headrace.spark.pipelines.base import ConfigError, ConfigFile
+    from headrace.spark.pipelines.base import ConfigError, ConfigFile, state_dir
     from headrace.spark.pipelines.runner import run_pipelines
 
     try:
         file = ConfigFile.read(config)
-        works = [_work(name, file, state, once=once) for name in dict.fromkeys(names)]
+        works = [_work(name, file, state_dir(state), once=once) for name in dict.fromkeys(names)]
     except ConfigError as error:
         fail(str(error), EXIT_REFUSED)
     watch = _bar() if sys.stderr.isatty() and len(works) == 1 else _quiet
-    ended = run_pipelines(works, master=master, spark_conf=file.spark, watch=watch)
+    try:
+        ended = run_pipelines(works, master=master, spark_conf=file.spark, watch=watch)
+    except ConfigError as error:
+        fail(str(error), EXIT_REFUSED)
     failed = [f"{p.pipeline} failed: {p.last_error}" for p in ended if p.last_error]
     if failed:
         fail("\n".join(failed), EXIT_FAILED)
@@ -113,11 +116,12 @@ def status(
 ) -> None:
     """Show state, rows, rows per second, lag and last error. Exit code 1 if one failed."""
     _need_spark()
+    from headrace.spark.pipelines.base import ConfigError, state_dir
     from headrace.spark.pipelines.progress import ProgressError
 
     try:
-        found = [p for p in _all_progress(state) if name in (None, p.pipeline)]
-    except ProgressError as error:
+        found = [p for p in _all_progress(state_dir(state)) if name in (None, p.pipeline)]
+    except (ConfigError, ProgressError) as error:
         fail(str(error), EXIT_REFUSED)
     if not found:
         fail(f"no pipeline has run under {state}.", EXIT_FAILED)

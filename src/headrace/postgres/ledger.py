@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import PurePath
 
 import psycopg
 import pyarrow as pa
@@ -58,6 +59,15 @@ on conflict (writer, partition) do update set
 where l.batch < excluded.batch or (%s and l.batch = excluded.batch)
 returning 1
 """
+_STILL_IN = (
+    "select count(*) from headrace.ledger where writer = %s and query = %s"
+    " and partition = any(%s) and batch >= %s"
+)
+_LAST = "select max(batch) from headrace.ledger where writer = %s and query = %s"
+_OTHER_QUERY = (
+    "select batch from headrace.ledger where writer = %s and query <> %s"
+    " order by batch desc limit 1"
+)
 _OTHERS = (
     "select partition, batch, query from headrace.ledger where writer = %s"
     " and (query <> %s or batch > %s or (batch = %s and run <> %s)) order by partition limit 1"
@@ -77,6 +87,20 @@ class NotYet(Exception):
 
 
 @dataclass(frozen=True)
+class Committed:
+    """What the driver saw committed: its last batches, each with its partitions.
+
+    `note` is the file it keeps this in, beside the checkpoint's own.
+    """
+
+    note: str
+    batches: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def before(self, batch: int) -> tuple[int, tuple[int, ...]] | None:
+        return max((each for each in self.batches if each[0] < batch), default=None)
+
+
+@dataclass(frozen=True)
 class Claim:
     """Which batch this is: of which writer and partition, under which run of Spark's checkpoint.
 
@@ -90,6 +114,7 @@ class Claim:
     batch: int
     run: str = ""
     digest: str = ""
+    committed: Committed | None = None
 
 
 def digest(batches: Sequence[pa.RecordBatch]) -> str:
@@ -114,7 +139,13 @@ def prepare(url: str) -> None:
 
 
 def take_run(connection: psycopg.Connection, claim: Claim) -> None:
-    """Make the claim's run the writer's own, if it is new; waits for tasks of the last one."""
+    """Make the claim's run the writer's own, if it is new; waits for tasks of the last one.
+
+    Not for another checkpoint: it would take the one that is running down, to be refused itself.
+    """
+    other = connection.execute(_OTHER_QUERY, (claim.writer, claim.query)).fetchone()
+    if other is not None:
+        raise SinkError(_other_checkpoint(claim, other[0]))
     # The commit of the rows comes behind this one in the log, and takes it to disk with it.
     connection.execute("set local synchronous_commit = off")
     connection.execute(_FIRST_RUN, (claim.writer, claim.run))
@@ -134,6 +165,7 @@ def enter(connection: psycopg.Connection, claim: Claim, *, can_repeat: bool) -> 
             f"Another run of the writer {claim.writer!r} has taken over from the one this task "
             "belongs to. If two pipelines run under one name, give each its own."
         )
+    _miss_lost_commits(connection, claim)
     found = connection.execute(_MINE, (claim.writer, claim.partition)).fetchone()
     if found is not None and found[1] == claim.query:
         batch, _, rows = found
@@ -149,6 +181,35 @@ def enter(connection: psycopg.Connection, claim: Claim, *, can_repeat: bool) -> 
     return True
 
 
+def _miss_lost_commits(connection: psycopg.Connection, claim: Claim) -> None:
+    """Refuse to go on over a hole: Postgres may have come back without its last commits."""
+    seen = claim.committed.before(claim.batch) if claim.committed else None
+    if claim.committed is None or seen is None:
+        return
+    batch, partitions = seen
+    values = (claim.writer, claim.query, list(partitions), batch)
+    if connection.execute(_STILL_IN, values).fetchone() == (len(partitions),):
+        return
+    row = connection.execute(_LAST, (claim.writer, claim.query)).fetchone()
+    last = row[0] if row else None
+    checkpoint = PurePath(claim.committed.note).parent
+    if last is None:
+        lost = "knows nothing of it"
+        again = "start with another --state, and empty the table if it still has rows"
+    else:
+        lost = f"misses rows of batch {last} and later"
+        again = (
+            f"stop, delete the files numbered {last} and above in {checkpoint / 'commits'} and "
+            f"those numbered above {last} in {checkpoint / 'offsets'}, and start again"
+        )
+    raise SinkError(
+        f"The writer {claim.writer!r} has committed batch {batch}, and the ledger {lost}: Postgres "
+        "has lost commits, as in a failover to a standby that was behind or a restore. Nothing "
+        f"more is written. To write what is lost once more: {again}. To go on without it: delete "
+        f"{claim.committed.note}."
+    )
+
+
 def _heed_others(connection: psycopg.Connection, claim: Claim, *, can_repeat: bool) -> None:
     values = (claim.writer, claim.query, claim.batch, claim.batch, claim.run)
     row = connection.execute(_OTHERS, values).fetchone()
@@ -156,11 +217,7 @@ def _heed_others(connection: psycopg.Connection, claim: Claim, *, can_repeat: bo
         return
     partition, batch, query = row
     if query != claim.query:
-        raise SinkError(
-            f"The ledger knows the writer {claim.writer!r} from another checkpoint, at batch "
-            f"{batch}. If that checkpoint is lost, decide about the rows it wrote, then: "
-            f"delete from headrace.ledger where writer = '{claim.writer}';"
-        )
+        raise SinkError(_other_checkpoint(claim, batch))
     if batch > claim.batch:
         raise SinkError(
             f"Batch {claim.batch} of the writer {claim.writer!r} comes late: batch {batch} is in. "
@@ -168,6 +225,15 @@ def _heed_others(connection: psycopg.Connection, claim: Claim, *, can_repeat: bo
         )
     if not can_repeat:
         raise NotYet(_cut_differently(claim, partition))
+
+
+def _other_checkpoint(claim: Claim, batch: int) -> str:
+    return (
+        f"The ledger knows the writer {claim.writer!r} from another checkpoint, at batch {batch}. "
+        "If two pipelines run, give this one another writer: set writer. If that checkpoint is "
+        "lost, decide about the rows it wrote, then: "
+        f"delete from headrace.ledger where writer = '{claim.writer}';"
+    )
 
 
 def _cut_differently(claim: Claim, partition: int) -> str:

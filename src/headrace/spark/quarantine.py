@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import Client, ProducerStamp, Settings, Stream
-from headrace.errors import BodyTooLarge, StreamNotFound
+from headrace.errors import BodyTooLarge, StreamFull, StreamNotFound
 from headrace.postgres.ledger import Claim
 from headrace.postgres.sink import Rejected
+from headrace.spark.streams.refusals import refusal
+from headrace.spark.streams.tracking import StreamProblem
 
 _ROWS_PER_APPEND = 200
 _APPEND_BYTES_MAX = 1024 * 1024
@@ -66,8 +68,11 @@ class Aside:
             return  # a client is made only where it is needed: most batches are good
         with Client(settings=self._quarantine.settings) as client:
             stream = client.stream(self._quarantine.stream)
-            for seq, chunk in enumerate(_chunks(bad)):
-                self._append_chunk(stream, chunk, seq)
+            try:
+                for seq, chunk in enumerate(_chunks(bad)):
+                    self._append_chunk(stream, chunk, seq)
+            except StreamFull as error:
+                raise StreamProblem(refusal(self._quarantine.stream, error)) from error
 
     def _append_chunk(self, stream: Stream, chunk: list[Rejected], seq: int) -> None:
         try:

@@ -23,10 +23,6 @@ _CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
-# Without checksum files beside a checkpoint's own: for each file that is made, Hadoop starts a
-# process (chmod), and a batch makes two of them. A file that is cut short is still refused.
-_LOCAL_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
-
 _DRIVER_JAVA = "spark.driver.extraJavaOptions"
 _WORKER_DAEMON = "headrace.spark.worker_daemon"
 
@@ -92,7 +88,6 @@ def _defaults(*, ui: bool) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
-        "spark.hadoop.fs.file.impl": _LOCAL_FILES,
         # The state kept of finished batches, for a console that is not there.
         "spark.sql.streaming.numRecentProgressUpdates": "20",
     }

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from headrace.spark.lake.files import LakeError, remove_files, write_files
 from headrace.spark.lake.tables import Iceberg, location, partitions_of
+from headrace.spark.places import local_path
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -49,7 +49,7 @@ def find_archive(path: str) -> Archive | None:
     """The table at `path`, of whichever format it is."""
     from deltalake import DeltaTable
 
-    place = Path(path).absolute()
+    place = local_path("table", path).absolute()
     if DeltaTable.is_deltatable(str(place)):
         return DeltaArchive(str(place))
     lake = Iceberg.at(place)

@@ -17,6 +17,7 @@ from headrace.spark.lake.archives import find_archive
 from headrace.spark.lake.files import LakeError
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.reading import StreamsConfig, messages
+from headrace.spark.places import local_path
 
 PARTITIONS = ("stream", "day")
 
@@ -27,6 +28,10 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
     value: Literal["string", "binary"] = "string"  # binary for streams that are not text
     time: str = ""  # a path such as $.at that holds a message's time; else the day it is archived
     merge_files_secs: int = 300  # 0 never merges
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        local_path("table", self.table)
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:

@@ -7,16 +7,17 @@ names the snapshot that was there, so two of these never undo each other.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.client.ranges import Tail
 from headrace.client.settings import Settings
 from headrace.client.state import STATE_MEDIA_TYPE, State
-from headrace.errors import OffsetTrimmed, SnapshotMismatch
+from headrace.errors import HeadraceError, OffsetTrimmed, SnapshotMismatch
 from headrace.protocol import framed
 from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import response_body
@@ -62,49 +63,67 @@ class Folded:
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     if not config.bucket and not all(name.startswith("/") for name in config.streams):
         raise ConfigError("Snapshots are for streams in buckets: set bucket, or /bucket/stream.")
-    pause_secs = None if run.once else config.every_secs
-    return started(Job(lambda job: compact(spark, config), pause_secs))
+    if run.once:
+        return started(Job(lambda job: compact(spark, config)))
+    told: set[str] = set()
+
+    def tell(refusals: list[str]) -> None:
+        """Go on with the others. What stays wrong is reported once, and again if it comes back."""
+        for sentence in refusals:
+            if sentence not in told:
+                print(f"compact: {sentence}", file=sys.stderr, flush=True)
+        told.intersection_update(refusals)
+        told.update(refusals)
+
+    return started(Job(lambda job: compact(spark, config, tell), config.every_secs))
 
 
-def compact(spark: SparkSession, config: Config) -> int:
-    """Compact every stream that is due; how many messages were folded."""
-    found = due_streams(config)
-    if not found:
-        return 0
-    fold = Fold(Settings(url=config.server, token=config.token or None), config.drop_others)
-    slices = min(len(found), spark.sparkContext.defaultParallelism)
-    folded = spark.sparkContext.parallelize(found, slices).map(fold).collect()
-    refused = [each for each in folded if each.refusal]
-    if refused:
-        raise ConfigError(f"{refused[0].stream}: {refused[0].refusal}")
+def refuse(refusals: list[str]) -> None:
+    if refusals:
+        raise ConfigError(refusals[0])
+
+
+def compact(
+    spark: SparkSession, config: Config, report: Callable[[list[str]], None] = refuse
+) -> int:
+    """Compact every stream that is due; how many messages were folded.
+
+    `report` is given why some could not be, when the others are done.
+    """
+    found, refusals = due_streams(config)
+    folded: list[Folded] = []
+    if found:
+        fold = Fold(Settings(url=config.server, token=config.token or None), config.drop_others)
+        slices = min(len(found), spark.sparkContext.defaultParallelism)
+        folded = spark.sparkContext.parallelize(found, slices).map(fold).collect()
+    report([*refusals, *(f"{each.stream}: {each.refusal}" for each in folded if each.refusal)])
     return sum(each.messages for each in folded)
 
 
-def due_streams(config: Config) -> list[Due]:
+def due_streams(config: Config) -> tuple[list[Due], list[str]]:
+    """The streams to compact, and sentences about those that are named and cannot be."""
     options = read_options(selection(config))
     server = Server(options.settings)
     try:
         names = sorted(selection_of(options, server).names())
         tails = server.tails({"stream": name} for name in names)
-        if options.subscribe:
-            _check_all_there(tails)
         known = [tail for tail in tails if tail.problem is None]
         kept = server.tails({"stream": t.stream, "from": t.earliest_offset} for t in known)
     finally:
         server.close()
-    return [
+    refusals = [
+        f"{tail.stream} cannot be compacted: {tail.detail}"
+        for tail in tails
+        if tail.problem is not None and options.subscribe
+    ]
+    due = [
         Due(tail.stream, tail.earliest_offset, tail.next_offset)
         for tail in kept
         if tail.problem is None
         and media_type(tail.content_type) == JSON
         and (tail.messages >= config.messages_min or tail.bytes >= config.bytes_min)
     ]
-
-
-def _check_all_there(tails: list[Tail]) -> None:
-    for tail in tails:
-        if tail.problem is not None:
-            raise ConfigError(f"{tail.stream} cannot be compacted: {tail.detail}")
+    return due, refusals
 
 
 @dataclass(frozen=True)
@@ -121,6 +140,9 @@ class Fold:
         except (OffsetTrimmed, SnapshotMismatch):
             # Someone else has compacted it meanwhile: then that is the snapshot.
             return Folded(due.stream)
+        except (HeadraceError, ValueError) as error:
+            # Of one stream: deleted meanwhile, or a snapshot that is not a state. The others go on.
+            return Folded(due.stream, 0, str(error))
         finally:
             server.close()
 

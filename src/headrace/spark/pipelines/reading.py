@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.spark.pipelines.base import PipelineConfig
+from headrace.spark.pipelines.base import BYTES_PER_BATCH, PipelineConfig
 
 
 class StreamsConfig(PipelineConfig, frozen=True, kw_only=True):
@@ -16,6 +16,7 @@ class StreamsConfig(PipelineConfig, frozen=True, kw_only=True):
     prefix: str = ""
     starting: str = "earliest"
     messages_per_batch: int = 100_000
+    bytes_per_batch: int = BYTES_PER_BATCH
     fail_on_data_loss: bool = True  # off: begin a trimmed stream where it begins now
 
     def __post_init__(self) -> None:
@@ -49,6 +50,7 @@ def messages(spark: SparkSession, config: StreamsConfig, value: str = "string") 
         .options(**selection(config))
         .option("startingOffsets", config.starting)
         .option("maxMessagesPerTrigger", config.messages_per_batch)
+        .option("maxBytesPerTrigger", config.bytes_per_batch)
         .option("failOnDataLoss", str(config.fail_on_data_loss).lower())
         .load()
     )

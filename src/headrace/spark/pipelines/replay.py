@@ -19,6 +19,7 @@ from headrace.client.settings import Settings
 from headrace.spark.lake.archives import Archive, find_archive
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.job import Job, started
+from headrace.spark.places import local_path
 from headrace.spark.streams.appender import Appender, Producer
 from headrace.spark.streams.options import WriteOptions
 from headrace.spark.streams.server import Server
@@ -31,6 +32,10 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     streams: tuple[str, ...] = ()  # as they are named in the table; none are all of them
     to: str = "{stream}"  # what they are called where they go
     producer: str = "replay"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        local_path("table", self.table)
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,9 @@ def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
 def open_archive(path: str) -> Archive:
     found = find_archive(path)
     if found is None:
+        place = local_path("table", path).absolute()
         raise ConfigError(
-            f"{Path(path).absolute()} is not a Delta table and holds no Iceberg table; archive "
-            "writes either."
+            f"{place} is not a Delta table and holds no Iceberg table; archive writes either."
         )
     return found
 
@@ -106,7 +111,7 @@ def _course(config: Config) -> dict[str, object]:
     """What has to stay as it is for appends to be the same when they come again."""
     return {
         "server": config.server,
-        "table": str(Path(config.table).absolute()),
+        "table": str(local_path("table", config.table).absolute()),
         "streams": sorted(config.streams),
         "to": config.to,
         "producer": config.producer,
@@ -118,6 +123,14 @@ def _noted_version(state_dir: Path, config: Config) -> int | None:
         noted = json.loads((state_dir / VERSION_FILE).read_text("utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError:
+        noted = {}
+    if not {"version", *_course(config)} <= set(noted):
+        raise ConfigError(
+            f"{state_dir / VERSION_FILE} was written by an earlier version, or is damaged: it does "
+            "not say where the replay goes. To begin anew, use another --state and, since a stream "
+            "that holds messages is refused, another to; streams that were replayed whole stay."
+        )
     for key, now in _course(config).items():
         if noted.get(key) != now:
             raise ConfigError(

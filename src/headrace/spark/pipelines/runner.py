@@ -26,7 +26,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.awake import kept_awake
-from headrace.spark.pipelines.base import ConfigError, ConfigFile, Pipeline, PipelineConfig, Run
+from headrace.spark.pipelines.base import (
+    DEFAULT_STATE_DIR,
+    ConfigError,
+    ConfigFile,
+    Pipeline,
+    PipelineConfig,
+    Run,
+    state_dir,
+)
+from headrace.spark.pipelines.locks import locked
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
 from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.session import build_session
@@ -37,6 +46,12 @@ _LAST_PAUSE_SECS = 30.0
 _STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pause
 _EXIT_REFUSED = 2
 _ERROR_CHARS_MAX = 2000
+
+# Without checksum files beside a checkpoint's own: for each file that is made, Hadoop starts a
+# process (chmod), and a batch makes two of them. A file that is cut short is still refused. Only
+# for pipelines: RocksDB keeps state through a file system of checksums, and breaks on this one.
+_LOCAL_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
+_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _TRACE = "Traceback (most recent call last):"
 _QUERY_DETAILS = "\n=== Streaming Query ==="
 
@@ -66,7 +81,22 @@ def run_pipelines(
     spark_conf: Mapping[str, str] | None = None,
     watch: Watcher = lambda progress: None,
 ) -> list[Progress]:
-    """Run all of them in one session until each has ended or they are told to stop."""
+    """Run all of them in one session until each has ended or they are told to stop.
+
+    Raises ConfigError, before anything has begun, if another run has the state of one of them.
+    """
+    with ExitStack() as held:
+        for work in works:
+            held.enter_context(locked(work.run.state_dir))
+        return _run_pipelines(works, master, spark_conf, watch)
+
+
+def _run_pipelines(
+    works: Sequence[Work],
+    master: str | None,
+    spark_conf: Mapping[str, str] | None,
+    watch: Watcher,
+) -> list[Progress]:
     stopping = _stop_on_signals()
     begun = [Begun(work, may_begin_again=len(works) > 1 and not work.run.once) for work in works]
     title = " ".join(work.pipeline.name for work in works)
@@ -165,11 +195,19 @@ class Begun:
 def _built(title: str, master: str | None, conf: Mapping[str, str] | None) -> SparkSession:
     """The session, built in a thread: in the main one Spark would take SIGINT for itself."""
     with ThreadPoolExecutor(1) as aside:
-        session = aside.submit(build_session, title, master=master, conf=conf).result()
+        session = aside.submit(
+            build_session, title, master=master, conf=session_conf(conf or {})
+        ).result()
     # Java knows the active session by thread, and finds data sources by it.
     java = SparkSession._get_j_spark_session_class(session._jvm)
     java.setActiveSession(session._jsparkSession)
     return session
+
+
+def session_conf(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's keys of a session for pipelines: what is given, and what only they can do with."""
+    usual = {} if "RocksDB" in given.get(_STATE_STORE, "") else _LOCAL_FILES
+    return usual | dict(given)
 
 
 def run_all(
@@ -256,14 +294,17 @@ def main(pipeline: Pipeline) -> None:
     parser = argparse.ArgumentParser(description=pipeline.summary)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--once", action="store_true")
-    parser.add_argument("--state", type=Path, default=Path("data/pipelines"))
+    parser.add_argument("--state", default=DEFAULT_STATE_DIR)
     given = parser.parse_args()
     try:
         file = ConfigFile.read(given.config)
         config = file.of(pipeline)
+        run = Run(given.once, state_dir(given.state) / pipeline.name)
     except ConfigError as error:
         parser.exit(_EXIT_REFUSED, f"{pipeline.name}: {error}\n")
-    run = Run(given.once, given.state / pipeline.name)
-    progress = run_pipeline(pipeline, config, run, spark_conf=file.spark)
+    try:
+        progress = run_pipeline(pipeline, config, run, spark_conf=file.spark)
+    except ConfigError as error:
+        parser.exit(_EXIT_REFUSED, f"{pipeline.name}: {error}\n")
     if progress.last_error:
         sys.exit(f"{pipeline.name}: {progress.last_error}")

@@ -7,6 +7,8 @@ took to answer. A message's time is its `value.at`, its user `value.user`, its s
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import psycopg
 from psycopg import sql
@@ -15,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.batches import current_query
+from headrace.spark.committed import FILE as COMMITTED_FILE
 from headrace.spark.pipelines.base import Pipeline, Run, local_postgres
 from headrace.spark.pipelines.reading import StreamsConfig, messages
 
@@ -50,8 +53,8 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
         writer = f"sessions-{current_query(changed.sparkSession)}"
         changed.persist()
         try:
-            _to_postgres(changed, config, writer, batch)
-            _to_stream(changed, config, f"{writer}-{batch}")
+            _to_postgres(changed, config, writer, batch, run.checkpoint / COMMITTED_FILE)
+            _to_stream(changed, config, writer, batch)
         finally:
             changed.unpersist()
 
@@ -118,15 +121,17 @@ def _waits(turns: Column) -> Column:
     )
 
 
-def _to_postgres(changed: DataFrame, config: Config, writer: str, batch: int) -> None:
+def _to_postgres(
+    changed: DataFrame, config: Config, writer: str, batch: int, committed: Path
+) -> None:
     options = {
         "url": config.postgres, "table": config.table, "mode": "upsert", "writer": writer,
-        "keys": "session,minute", "batch": str(batch),
+        "keys": "session,minute", "batch": str(batch), "committed": str(committed),
     }  # fmt: skip
     changed.write.format("headrace_postgres").options(**options).mode("append").save()
 
 
-def _to_stream(changed: DataFrame, config: Config, producer: str) -> None:
+def _to_stream(changed: DataFrame, config: Config, producer: str, batch: int) -> None:
     """A State Protocol change per minute, so that a browser can fold and chart it."""
     key = F.concat_ws(" ", "session", F.date_format("minute", "yyyy-MM-dd'T'HH:mm'Z'"))
     message = F.struct(
@@ -140,7 +145,7 @@ def _to_stream(changed: DataFrame, config: Config, producer: str) -> None:
     )
     options = {
         "url": config.server, "stream": config.stream, "createStreams": "true",
-        "producerId": producer,
+        "producerId": producer, "batch": str(batch),
     }  # fmt: skip
     if config.token:
         options["token"] = config.token

@@ -7,6 +7,9 @@ does not fit the declared schema, or Postgres refuses, goes to the quarantine st
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 
 import msgspec
 import psycopg
@@ -14,8 +17,10 @@ from psycopg import sql
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from headrace.spark.pipelines.base import (
+    BYTES_PER_BATCH,
     ConfigError,
     Pipeline,
     PipelineConfig,
@@ -55,6 +60,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     writer: str = "stream-to-postgres"  # the ledger's name for this pipeline
     origin: str = "headrace"  # marks the rows, so that postgres-to-stream leaves them out
     messages_per_batch: int = 50_000
+    bytes_per_batch: int = BYTES_PER_BATCH
     fail_on_data_loss: bool = True  # off: begin a trimmed stream where it begins now
 
     def __post_init__(self) -> None:
@@ -100,6 +106,7 @@ def source(spark: SparkSession, config: Config) -> DataFrame:
     return (
         reader.option("startingOffsets", config.starting)
         .option("maxMessagesPerTrigger", config.messages_per_batch)
+        .option("maxBytesPerTrigger", config.bytes_per_batch)
         .option("failOnDataLoss", str(config.fail_on_data_loss).lower())
         .load()
     )
@@ -125,7 +132,10 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
     if config.schema:
         declared = f"{config.schema}, _corrupt string"
         read = read.withColumn("declared", F.from_json("payload", declared, _KEEP))
-        misfit = F.col("declared._corrupt").isNotNull()
+        kind = StructType.fromDDL(config.schema)
+        misfit = reduce(
+            or_, _misses(F.col("declared"), kind), F.col("declared._corrupt").isNotNull()
+        )
         reason = reason.when(misfit, f"the message does not fit the schema {config.schema}")
     return read.select(
         F.col("stream").alias("stream_name"),
@@ -134,6 +144,20 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
         F.col("offset").alias("ds_offset"),
         reason.alias("reason"),
     )
+
+
+def _misses(column: Column, kind: DataType) -> Iterator[Column]:
+    """Where a value that must not be null is: from_json takes every field for one that may be."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            inner = column.getField(field.name)
+            if not field.nullable:
+                yield column.isNotNull() & inner.isNull()
+            yield from _misses(inner, field.dataType)
+    elif isinstance(kind, ArrayType):
+        element = kind.elementType
+        if any(True for _ in _misses(F.lit(None), element)):
+            yield F.exists(column, lambda each: reduce(or_, _misses(each, element)))
 
 
 _KEEP = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}

@@ -9,7 +9,6 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -32,6 +31,7 @@ from headrace.spark.lake.files import (
 )
 from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
 from headrace.spark.options import OptionError, Options
+from headrace.spark.places import local_path
 
 NAME = "headrace_lake"
 OPTIONS = frozenset({"path", "tableFormat", "partitionBy", "catalog", "table"})
@@ -67,7 +67,7 @@ class LakeSink(DataSource):
 
 
 def _table(options: Options, schema: StructType) -> LakeTable:
-    path = Path(options.required("path", "/data/lake/events")).absolute()
+    path = local_path("path", options.required("path", "/data/lake/events")).absolute()
     partition_by = options.names("partitionBy")
     unknown = sorted(set(partition_by) - set(schema.fieldNames()))
     if unknown:
@@ -75,7 +75,7 @@ def _table(options: Options, schema: StructType) -> LakeTable:
     if options.choice("tableFormat", ("delta", "iceberg")) == "delta":
         return DeltaLake(path, partition_by)
     usual = Iceberg.at(path, partition_by)
-    catalog = Path(options.text("catalog", str(usual.catalog_file))).absolute()
+    catalog = local_path("catalog", options.text("catalog", str(usual.catalog_file))).absolute()
     name = options.text("table", usual.name)
     if not re.fullmatch(r"[^.]+\.[^.]+", name):
         raise OptionError(

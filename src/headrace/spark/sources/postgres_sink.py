@@ -24,7 +24,9 @@ from headrace.client import Settings
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.spark.batches import BatchOfTask, current_batch
+from headrace.spark.committed import CommitNote
 from headrace.spark.options import OptionError, Options
+from headrace.spark.places import local_path
 from headrace.spark.postgres_sessions import postgres_connection
 from headrace.spark.quarantine import Quarantine
 from headrace.spark.workers import settle
@@ -32,7 +34,8 @@ from headrace.spark.workers import settle
 NAME = "headrace_postgres"
 OPTIONS = frozenset(
     {
-        "url", "table", "mode", "keys", "writer", "batch", "origin", "retrySecs", "exactlyOnce",
+        "url", "table", "mode", "keys", "writer", "batch", "committed", "origin", "retrySecs",
+        "exactlyOnce",
         "quarantineUrl", "quarantineStream", "quarantineToken", "reasonColumn",
     }
 )  # fmt: skip
@@ -42,6 +45,7 @@ OPTIONS = frozenset(
 class Done(WriterCommitMessage):
     rows: int
     quarantined: int
+    partition: int
 
 
 class PostgresSink(DataSource):
@@ -96,6 +100,8 @@ class _Sink:
         self._run = str(uuid.uuid4())
         self.exactly_once = options.flag("exactlyOnce", True)
         self._quarantine = _quarantine(options)
+        self._note = _note(options)
+        self._committed = self._note.read() if self._note and self.exactly_once else None
 
     def make_ready(self) -> None:
         if self.exactly_once:
@@ -106,16 +112,33 @@ class _Sink:
         # Held until it is in: a Postgres that comes back wants the rows again.
         held = [batch for batch in batches if batch.num_rows]
         claim = self._claim(at, held) if at is not None else None
+        partition = at.partition if at is not None else 0
         if self._quarantine is None:
-            return Done(write(self.target, claim, held, connect=postgres_connection).rows, 0)
+            written = write(self.target, claim, held, connect=postgres_connection)
+            return Done(written.rows, 0, partition)
         aside = self._quarantine.of(claim)
         good = [aside.sift(batch, self._reason) for batch in held]
         written = write(self.target, claim, good, aside.send, postgres_connection)
-        return Done(written.rows, aside.sent)
+        return Done(written.rows, aside.sent, partition)
+
+    def committed(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
+        """On the driver, when every task of a batch has committed."""
+        if self._note is not None and self.exactly_once:
+            self._note.add(batch, (done.partition for done in messages if isinstance(done, Done)))
 
     def _claim(self, at: BatchOfTask, held: list[pa.RecordBatch]) -> Claim:
         name = self.writer_name or at.query
-        return Claim(name, at.query, at.partition, at.batch, self._run, digest(held))
+        rows = digest(held)
+        return Claim(name, at.query, at.partition, at.batch, self._run, rows, self._committed)
+
+
+def _note(options: Options) -> CommitNote | None:
+    """Where commits are noted: the file of the option committed, or beside a query's checkpoint."""
+    writer = options.text("writer")
+    if file := options.text("committed"):
+        return CommitNote(local_path("committed", file), writer)
+    checkpoint = options.text("checkpointLocation")
+    return CommitNote.beside(checkpoint, writer) if checkpoint else None
 
 
 def _quarantine(options: Options) -> Quarantine | None:
@@ -135,6 +158,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         at = current_batch()
         return self._sink.write(at if self._sink.exactly_once else None, iterator)
 
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._sink.committed(messages, batchId)
+
 
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, sink: _Sink, batch: int | None) -> None:
@@ -148,3 +174,7 @@ class BatchWriter(DataSourceArrowWriter):
         assert task is not None, "not in a Spark task"
         name = self._sink.writer_name
         return self._sink.write(BatchOfTask(name, self._batch, task.partitionId()), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._batch is not None:
+            self._sink.committed(messages, self._batch)

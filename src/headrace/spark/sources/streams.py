@@ -43,5 +43,8 @@ class HeadraceSource(DataSource):
     ) -> DataSourceStreamWriter:
         if overwrite:
             raise OptionError("Streams only grow: write with output mode append.")
+        options = write_options(self.options)
+        if options.batch is not None:
+            raise OptionError("The option batch is for batch writes: a query counts its own.")
         settle()
-        return StreamWriter(write_options(self.options), schema)
+        return StreamWriter(options, schema)

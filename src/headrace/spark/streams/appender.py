@@ -20,6 +20,7 @@ from headrace.client.calls import Appended, ProducerStamp
 from headrace.errors import HeadraceError, Refused
 from headrace.spark.streams.bodies import Chunker, bodies_of
 from headrace.spark.streams.options import WriteOptions
+from headrace.spark.streams.refusals import refusal
 from headrace.spark.streams.repeats import is_stored
 from headrace.spark.streams.server import Server
 from headrace.spark.streams.tracking import StreamProblem
@@ -166,7 +167,7 @@ class _Lane:
             for bodies in _in_flight(bodies_of(stream, content_type, values)):
                 self._send(stream, bodies, content_type)
         except HeadraceError as error:
-            raise StreamProblem(f"{stream}: {error}") from error
+            raise StreamProblem(refusal(stream, error)) from error
         self.rows += len(values)
 
     def _send(self, stream: str, bodies: Sequence[bytes], content_type: str) -> None:
@@ -190,7 +191,7 @@ class _Lane:
             raise StreamProblem(
                 f"{stream}: The producer {self._producer.id} has written other rows as what comes "
                 "now. If its checkpoint was lost, or its name is used twice, decide about what it "
-                "wrote, then give it another."
+                "wrote, then give it another: set producerId, in a pipeline producer."
             )
 
     def _content_type(self, stream: str) -> str:

@@ -29,7 +29,8 @@ READ_OPTIONS: Final = frozenset(
 WRITE_OPTIONS: Final = frozenset(
     {
         "url", "token", "stream", "producerId", "chunkRows", "chunkBytes", "createStreams",
-        "contentType", "exactlyOnce", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+        "contentType", "exactlyOnce", "batch", "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
     }
 )  # fmt: skip
 
@@ -81,6 +82,7 @@ class WriteOptions:
     create: bool
     content_type: str
     exactly_once: bool
+    batch: int | None = None  # of a batch write that says which it is
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -114,6 +116,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     options = Options(SOURCE, given, WRITE_OPTIONS)
+    batch = options.number("batch", 0, least=0) if options.text("batch") else None
+    if batch is not None and not options.text("producerId"):
+        raise OptionError("The option batch needs the option producerId, whose batches it counts.")
     return WriteOptions(
         settings=_settings(options),
         stream=options.text("stream") or None,
@@ -123,6 +128,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         create=options.flag("createStreams", False),
         content_type=options.text("contentType", "application/json"),
         exactly_once=options.flag("exactlyOnce", True),
+        batch=batch,
     )
 
 

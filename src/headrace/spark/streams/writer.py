@@ -7,9 +7,10 @@ A task of a streaming query knows its query and its batch. Its appends carry the
     Producer-Seq    the number of the append within the batch, per stream
 
 so a batch that runs again, whole or in part, is recognised append by append, and a task of an
-older batch that was thought dead is refused. The epoch is the batch because a partition may be
-empty in a batch, and sequence numbers must have no holes. What an append holds depends on the
-rows alone: a fixed number of them, never on how Arrow cut them.
+older batch that was thought dead is refused. A batch write, as one inside foreachBatch, has no
+query to name: `producerId` and `batch` say the same there. The epoch is the batch because a
+partition may be empty in a batch, and sequence numbers must have no holes. What an append holds
+depends on the rows alone: a fixed number of them, never on how Arrow cut them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from headrace.spark.workers import settle
 _GATHERED_ROWS = 100_000
 _GATHERED_BYTES = 32 * 1024 * 1024
 
+# What the source gives. Offset and content type are of where a row comes from: rows may be copied.
+_KNOWN = frozenset({"stream", "value", "offset", "content_type"})
+
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
@@ -54,6 +58,12 @@ class Written(WriterCommitMessage):
 
 def check_columns(options: WriteOptions, schema: StructType) -> None:
     types = {field.name: field.dataType for field in schema.fields}
+    unknown = [name for name in types if name not in _KNOWN]
+    if unknown:
+        raise OptionError(
+            f"The column {unknown[0]} would be lost: a message is what the column value holds, and "
+            "the column stream names its stream. Put what the others hold into value, or drop them."
+        )
     if types.get("value") not in (StringType(), BinaryType()):
         raise OptionError("A column value of type string or binary holds what is written.")
     if options.stream is None and types.get("stream") != StringType():
@@ -110,11 +120,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        # Chosen on the driver, so that a task that runs again is the same producer.
+        # Chosen on the driver, so that a task that runs again is the same producer. A stream keeps
+        # every producer it has seen: a write that is one of many names itself and its batch.
         self._id = options.producer_id or f"batch-{uuid.uuid4()}"
+        self._epoch = options.batch or 0
 
     def write(self, iterator: Iterator[Any]) -> Written:
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
-        producer = Producer(f"{self._id}-{partition}", 0) if self._options.exactly_once else None
+        producer = None
+        if self._options.exactly_once:
+            producer = Producer(f"{self._id}-{partition}", self._epoch)
         return self._append_all(iterator, producer, partition)

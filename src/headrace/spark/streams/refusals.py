@@ -1,0 +1,27 @@
+"""What to do about an append that a server refuses for good, in words of a pipeline's operator."""
+
+from __future__ import annotations
+
+from headrace.errors import HeadraceError, StreamFull, TooManyProducers
+
+_FULL = (
+    "Raise limits.max_stream_bytes where the server runs (DS_LIMITS__MAX_STREAM_BYTES in its "
+    "environment; the default is 10 MiB), or keep keyed changes in a bucket and run compact, which "
+    "gives history back."
+)
+_PRODUCERS = (
+    "Batch writes that follow one another, as in foreachBatch, must name themselves with the "
+    "options producerId and batch: then they are one producer. To go on with this stream, raise "
+    "limits.max_producers_per_stream where the server runs "
+    "(DS_LIMITS__MAX_PRODUCERS_PER_STREAM in its environment)."
+)
+
+
+def refusal(stream: str, error: HeadraceError) -> str:
+    """The sentence of a refused append, with what to set where that is known."""
+    advice = ""
+    if isinstance(error, StreamFull):
+        advice = f" {_FULL}"
+    elif isinstance(error, TooManyProducers):
+        advice = f" {_PRODUCERS}"
+    return f"{stream}: {error}{advice}"
