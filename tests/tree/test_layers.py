@@ -1,4 +1,4 @@
-"""The rooms of docs/architecture.md hold: the import contracts in pyproject.toml are kept."""
+"""The packages of docs/architecture.md keep their layers: the import contracts in pyproject.toml are kept."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_every_import_contract_is_kept() -> None:
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
-def test_every_room_and_module_has_its_place_in_the_layers() -> None:
-    layers = next(contract["layers"] for contract in contracts() if contract["id"] == "rooms")
+def test_every_package_and_module_has_its_place_in_the_layers() -> None:
+    layers = next(contract["layers"] for contract in contracts() if contract["id"] == "layers")
     placed = {module for layer in layers for module in layer.replace(":", "|").split("|")}
     placed = {module.strip(" ()") for module in placed}
     present = {
@@ -37,7 +37,7 @@ def test_every_room_and_module_has_its_place_in_the_layers() -> None:
         if (path.suffix == ".py" and not path.stem.startswith("__"))
         or (path.is_dir() and any(path.rglob("*.py")))
     }
-    assert present - placed == set(), "name these in the contract 'rooms' of pyproject.toml"
+    assert present - placed == set(), "name these in the contract 'layers' of pyproject.toml"
 
 
 def test_modules_say_what_they_own() -> None:
