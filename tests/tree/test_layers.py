@@ -1,4 +1,4 @@
-"""The packages of docs/architecture.md keep their layers: the import contracts in pyproject.toml are kept."""
+"""The layers of docs/architecture.md hold: the import contracts in pyproject.toml are kept."""
 
 from __future__ import annotations
 
