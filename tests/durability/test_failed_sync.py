@@ -20,6 +20,7 @@ from headrace.testing.waiting import eventually
 from tests.durability import strace
 from tests.durability.campaign import mutant
 from tests.durability.modes import settings
+from tests.http.uvicorn import Uvicorn
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +99,24 @@ def write_at_once(url: str) -> set[int]:
 
     with ThreadPoolExecutor(WRITERS) as threads:
         return set(threads.map(write, range(WRITERS)))
+
+
+def test_a_mounted_application_stops_its_process_and_loses_nothing(tmp_path: Path) -> None:
+    env = settings("file-durable", tmp_path / "data") | {"DS_SERVER__DRAIN_SECS": "1"}
+    mounted = Uvicorn(tmp_path / "log", **env)
+    try:
+        url = f"{mounted.url}/streams"
+        assert httpx.put(url + S, headers=TEXT).status_code == 201
+        assert httpx.post(url + S, content="kept", headers=TEXT).status_code == 204
+        with failing_syncs(mounted.pid, tmp_path / "strace.log"):
+            assert write_at_once(url) <= {500, 503}
+            assert httpx.get(f"{url}/readyz").status_code == 503
+            mounted.wait()
+    finally:
+        mounted.stop()
+    assert "the application stops" in mounted.log
+    with ServerProcess(env, cwd=str(tmp_path)) as again:
+        assert httpx.get(f"{again.url}{S}", params={"offset": "-1"}).text.startswith("kept")
 
 
 @pytest.mark.parametrize("mode", SYNCED_MODES)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +13,8 @@ from headrace.testing.events import EventStream, open_events
 from headrace.testing.following import live_readers
 from headrace.testing.raw import RawConnection, request_bytes
 from headrace.testing.waiting import DEADLINE_SECS, eventually
+from tests.http.uvicorn import Uvicorn
 
-ROOT = Path(__file__).parents[2]
 MOUNT = "/streams"
 METRICS = f"{MOUNT}/metrics"
 BODY_BYTES = 1_000_000
@@ -27,39 +24,6 @@ SETTINGS = {
     "DS_SERVER__LONG_POLL_TIMEOUT_SECS": "600",
     "DS_SERVER__SSE_RECONNECT_INTERVAL_SECS": "0",
 }
-
-
-class Uvicorn:
-    """The example of examples/mounted_in_fastapi.py in a process of its own."""
-
-    def __init__(self, log: Path, **settings: str) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "uvicorn", "examples.mounted_in_fastapi:app"]
-        command += ["--host", "127.0.0.1", "--port", "0"]
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("DS_")}
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, env=inherited | settings, stdout=output, stderr=output
-            )
-        eventually(self._listens, "uvicorn listens")
-        self.port = int(self.log.partition("running on http://127.0.0.1:")[2].split()[0])
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text("utf-8")
-
-    def _listens(self) -> bool:
-        assert self._process.poll() is None, self.log
-        return "(Press CTRL+C to quit)" in self.log
-
-    def stop(self) -> int:
-        """SIGTERM and wait; the exit code."""
-        self._process.terminate()
-        try:
-            return self._process.wait(DEADLINE_SECS)
-        finally:
-            self._process.kill()
 
 
 def assert_clean(uvicorn: Uvicorn, code: int) -> None:

@@ -6,11 +6,19 @@
 Rules and engine are those of `headrace serve`; connections, TLS, HTTP parsing and which hosts are
 answered are the ASGI server's. A mounted application gets no lifespan events: it starts with its
 first request, and its host calls `aclose()` when it stops.
+
+It also fails as `headrace serve` does. When storage fails or a background task dies, writes get 503
+and /readyz turns red at once, reads go on for a few seconds, then the application stops for good:
+every request gets 503, and `on_failure` is called. By default that ends the process by SIGTERM, so
+that what supervises it starts a new one, which recovers. There is no way back in the same process:
+after a failed sync its page cache does not say what is on the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -19,10 +27,11 @@ from urllib.parse import quote
 from headrace import config as configuration
 from headrace.clock import SystemClock
 from headrace.config import Config
-from headrace.errors import BodyTooLarge, HeadraceError, Overloaded
+from headrace.errors import BodyTooLarge, HeadraceError, Overloaded, StorageFailed
 from headrace.http.access import Access, access_of
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.exchange import Client, Frame, Request, Waiter
+from headrace.http.lifetime import Lifetime, grace_secs
 from headrace.protocol import responses
 from headrace.protocol.headers import Headers
 from headrace.protocol.responses import WITHOUT_BODY, Response
@@ -32,24 +41,37 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+OnFailure = Callable[[BaseException], object]
+
 QUEUE_BYTES_MAX = 32 * 1024  # what a slow live reader may have waiting here
-SWEEP_SECS = 1.0
+
+logger = logging.getLogger(__name__)
 
 
-def create_app(config: Config | None = None) -> Headrace:
-    """An application from `config`, or from the layers `headrace serve` reads."""
-    return Headrace(config or configuration.load().config)
+def end_process(_: BaseException) -> None:
+    """Ask the ASGI server to shut down, as an operator's SIGTERM would."""
+    signal.raise_signal(signal.SIGTERM)
+
+
+def create_app(config: Config | None = None, *, on_failure: OnFailure = end_process) -> Headrace:
+    """An application from `config`, or from the layers `headrace serve` reads.
+
+    `on_failure` is called once with the reason after the application has stopped by itself.
+    """
+    return Headrace(config or configuration.load().config, on_failure)
 
 
 class Headrace:
     """The ASGI application."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, on_failure: OnFailure = end_process) -> None:
         self._config = config
+        self._on_failure = on_failure
         self._clock = SystemClock()
         self._assembly: Assembly | None = None
         self._access = Access()
-        self._sweeper: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._has_failed = False
         self._body_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,42 +91,59 @@ class Headrace:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _start(self) -> Assembly:
+        """The application, started by the first request; StorageFailed once it has failed."""
+        if self._has_failed:
+            raise StorageFailed
         if self._assembly is None:
             loop = asyncio.get_running_loop()
             self._assembly = assemble(self._config, self._clock, loop)
             self._access = access_of(self._config, self._assembly.origins, listens=False)
-            self._assembly.start()
-            self._sweeper = asyncio.ensure_future(self._sweep(self._assembly))
+            self._lifetime = Lifetime(self._assembly)
+            self._lifetime.start()
+            self._supervisor = asyncio.ensure_future(self._supervise())
         return self._assembly
+
+    async def _supervise(self) -> None:
+        try:
+            await self._lifetime.failed()
+        except Exception as error:
+            logger.critical("a background task died; the application stops", exc_info=error)
+            await asyncio.sleep(grace_secs(self._config))
+            self._has_failed = True
+            await self._stop()
+            self._on_failure(error)
 
     async def aclose(self) -> None:
         """Stop background work; live reads end with the server that carries them."""
-        if self._assembly is not None and self._sweeper is not None:
-            self._sweeper.cancel()
-            await self._assembly.stop()
-            self._assembly = self._sweeper = None
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            self._supervisor = None
+        await self._stop()
 
-    async def _sweep(self, assembly: Assembly) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECS)
-            assembly.tick()
+    async def _stop(self) -> None:
+        if self._assembly is not None:
+            self._assembly = None
+            await self._lifetime.stop()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        application = self._start().application
+        is_head = scope["method"] == "HEAD"
+        try:
+            application = self._start().application
+        except StorageFailed as failure:
+            await _Sender(send, b"", head_only=is_head).respond(responses.problem(failure))
+            return
         headers = _joined(scope["headers"])
+        sender = _Sender(send, application.cors.headers(headers), head_only=is_head)
         try:
             self._check_access(scope, headers)
             self._check_length(headers)
             body = await self._read_body(receive)
         except HeadraceError as refusal:
-            cors = application.cors.headers(headers)
-            await _Sender(send, cors, head_only=False).respond(responses.problem(refusal))
+            await sender.respond(responses.problem(refusal))
             return
         if body is None:
             return
         request = self._request(scope, headers, body)
-        cors = application.cors.headers(headers)
-        sender = _Sender(send, cors, head_only=request.method == b"HEAD")
         exchange = AsgiExchange()
         application.handle(request, exchange)
         await exchange.run(receive, sender)

@@ -17,14 +17,13 @@ from headrace.http.accepting import Acceptor, connections_max, listen, raise_des
 from headrace.http.access import access_of
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.connection import Connection, Shared, WriterLimits
-from headrace.http.masthead import TICK_SECS, Masthead
+from headrace.http.lifetime import Lifetime, grace_secs
+from headrace.http.masthead import Masthead
 from headrace.http.origin import Origins
 from headrace.http.reader import BodyBudget, ReaderLimits
 from headrace.http.turns import Turns
 
 logger = logging.getLogger(__name__)
-
-FAIL_STOP_SECS = 5.0  # time for a load balancer to see that /readyz is red
 
 
 def run(config: Config, on_ready: Callable[[str], None] | None = None) -> int:
@@ -48,7 +47,7 @@ async def _serve(config: Config, on_ready: Callable[[str], None] | None) -> int:
     await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)
     if failure.done():
         # Readers are served a little longer: /readyz is red, and they find another server.
-        await asyncio.wait((stopped,), timeout=min(FAIL_STOP_SECS, config.server.drain_secs))
+        await asyncio.wait((stopped,), timeout=grace_secs(config))
     await server.stop()
     stopped.cancel()
     if failure.done() and not failure.cancelled():
@@ -95,8 +94,8 @@ class Server:
             "headrace_connections", lambda: self._acceptor.open_count
         )
         self._acceptor.start()
-        self._assembly.start()
-        self._ticker = asyncio.ensure_future(self._tick())
+        self._lifetime = Lifetime(self._assembly, self._tick)
+        self._lifetime.start()
 
     @property
     def url(self) -> str:
@@ -106,21 +105,15 @@ class Server:
 
     async def failed(self) -> None:
         """Returns never, or raises what a background task died of."""
-        await asyncio.gather(self._ticker, self._assembly.failed())
+        await self._lifetime.failed()
 
-    async def _tick(self) -> None:
-        """Once a second: the date, deadlines of connections, expired streams, loop lag."""
-        loop = asyncio.get_running_loop()
-        shared, application = self._shared, self._assembly.application
-        while True:
-            due = loop.time() + TICK_SECS
-            await asyncio.sleep(TICK_SECS)
-            application.metrics.event_loop_lag_secs = max(0.0, loop.time() - due)
-            shared.masthead.tick()
-            for connection in tuple(shared.connections):
-                _check(connection, shared.masthead.now)
-            shared.bodies.is_pressed = False
-            self._assembly.tick()
+    def _tick(self) -> None:
+        """Once a second: the date, deadlines of connections."""
+        shared = self._shared
+        shared.masthead.tick()
+        for connection in tuple(shared.connections):
+            _check(connection, shared.masthead.now)
+        shared.bodies.is_pressed = False
 
     def reload_tls(self) -> None:
         """New handshakes use the certificate that is on disk now."""
@@ -145,8 +138,7 @@ class Server:
             await asyncio.sleep(0.02)
         for connection in tuple(shared.connections):
             connection.abort()
-        self._ticker.cancel()
-        await self._assembly.stop()
+        await self._lifetime.stop()
 
 
 def _check(connection: Connection, now: float) -> None:
