@@ -13,9 +13,8 @@ from headrace.testing.events import EventStream, open_events
 from headrace.testing.following import live_readers
 from headrace.testing.raw import RawConnection, request_bytes
 from headrace.testing.waiting import DEADLINE_SECS, eventually
-from tests.http.uvicorn import Uvicorn
+from tests.http.uvicorn import MOUNT, Uvicorn, assert_clean
 
-MOUNT = "/streams"
 METRICS = f"{MOUNT}/metrics"
 BODY_BYTES = 1_000_000
 TEXT = {"Content-Type": "text/plain"}
@@ -24,14 +23,6 @@ SETTINGS = {
     "DS_SERVER__LONG_POLL_TIMEOUT_SECS": "600",
     "DS_SERVER__SSE_RECONNECT_INTERVAL_SECS": "0",
 }
-
-
-def assert_clean(uvicorn: Uvicorn, code: int) -> None:
-    log = uvicorn.log
-    assert "Application shutdown complete." in log, log
-    for fault in ("Traceback", "ERROR", "never awaited", "was destroyed but it is pending"):
-        assert fault not in log, log
-    assert code in (0, -15), log  # uvicorn raises the signal again once it has shut down
 
 
 @pytest.fixture(scope="module")

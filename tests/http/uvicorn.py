@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 ROOT = Path(__file__).parents[2]
+MOUNT = "/streams"  # where the example mounts it
 
 
 class Uvicorn:
@@ -51,3 +52,11 @@ class Uvicorn:
             return self._process.wait(DEADLINE_SECS)
         finally:
             self._process.kill()
+
+
+def assert_clean(uvicorn: Uvicorn, code: int) -> None:
+    log = uvicorn.log
+    assert "Application shutdown complete." in log, log
+    for fault in ("Traceback", "ERROR", "never awaited", "was destroyed but it is pending"):
+        assert fault not in log, log
+    assert code in (0, -15), log  # uvicorn raises the signal again once it has shut down

@@ -12,7 +12,7 @@ from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
 from tests.http.helpers import client_of
-from tests.http.test_asgi import MOUNT, Uvicorn, assert_clean
+from tests.http.uvicorn import MOUNT, Uvicorn, assert_clean
 from tests.ui.conftest import Open
 from tests.ui.helpers import (
     ROOT,
