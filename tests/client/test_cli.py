@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -64,6 +66,41 @@ def test_json_is_one_message_per_line_as_it_was_sent(run: Any, name: str) -> Non
     run("create", name)
     run("append", name, stdin=b'{"a": 1.50}\n\n[1,2]\n"x\\n"\n')
     assert run("read", name).stdout == '{"a": 1.50}\n[1,2]\n"x\\n"\n'
+
+
+def answered_appends(server: ServerProcess) -> dict[str, float]:
+    """Appends of the server so far, by status."""
+    counted = httpx.get(f"{server.url}/metrics").text
+    pattern = r'headrace_requests_total{operation="append",status="([0-9]+)"} (.+)'
+    return {status: float(count) for status, count in re.findall(pattern, counted)}
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json"])
+def test_many_lines_go_out_in_few_requests_and_in_order(
+    content_type: str, run: Any, name: str, server: ServerProcess
+) -> None:
+    data = b"".join(b"%d\n" % number for number in range(20_000))
+    run("create", name, "-t", content_type)
+    before = answered_appends(server)
+    told = json.loads(run("append", name, "--json", stdin=data).stdout)
+    after = answered_appends(server)
+    assert told["messages"] == 20_000
+    assert run("read", name).stdout_bytes == data
+    assert sum(after.values()) - sum(before.values()) < 40
+
+
+def test_bytes_are_never_cut_at_line_ends_unless_asked(run: Any, name: str) -> None:
+    data = b"\x00one\ntwo\r\n\nfour"
+    run("create", name, "-t", "application/octet-stream")
+    told = json.loads(run("append", name, "--json", stdin=data).stdout)
+    assert told["bytes"] == len(data)
+    events = [json.loads(line) for line in run("read", name, "--json").stdout.splitlines()]
+    assert [event["value"].encode() for event in events] == [data]
+    told = json.loads(run("append", name, "--lines", "--json", stdin=data).stdout)
+    assert told["messages"] == 4
+    events = [json.loads(line) for line in run("read", name, "--json").stdout.splitlines()]
+    assert [event["value"] for event in events[1:]] == ["\x00one\n", "two\r\n", "\n", "four"]
+    assert "--lines" in run("append", name, "--lines", "--whole", code=2).stderr
 
 
 def test_messages_may_be_arguments(run: Any, name: str) -> None:
@@ -349,7 +386,7 @@ def test_every_verb_for_streams_takes_json(run: Any) -> None:
 
 def test_events_in_json_carry_their_own_offsets(run: Any, name: str) -> None:
     run("create", name, "-t", "text/plain")
-    run("append", name, stdin="ü\nzwei\n".encode())
+    run("append", name, "--lines", stdin="ü\nzwei\n".encode())
     first, second = map(json.loads, run("read", name, "--json").stdout.splitlines())
     assert [first["value"], second["value"]] == ["ü\n", "zwei\n"]
     assert first["next_offset"] == second["offset"]
@@ -393,6 +430,32 @@ def test_help_names_the_variables_of_the_environment(run: Any) -> None:
     shown = run("head", "--help").output
     assert "HEADRACE_URL" in shown
     assert "HEADRACE_TOKEN" in shown
+
+
+@pytest.mark.slow
+def test_lines_arrive_once_and_in_order_though_the_server_is_killed(tmp_path: Path) -> None:
+    env = {"DS_STORAGE__MODE": "file-durable", "DS_STORAGE__DATA_DIR": str(tmp_path / "data")}
+    lines = [b"%d\n" % number for number in range(60_000)]
+    with ServerProcess(env) as first:
+        port, url = first.port, first.url
+        with Client(url) as client:
+            client.stream("s").create("text/plain")
+        command = [sys.executable, "-m", "headrace.cli", "append", "s", "--close", "--url", url]
+        append = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert append.stdin is not None
+        append.stdin.write(b"".join(lines[:20_000]))
+        append.stdin.flush()
+        with Client(url) as client:
+            eventually(lambda: bool(client.stream("s").read_bytes()), "some of it is there")
+        append.stdin.write(b"".join(lines[20_000:40_000]))
+        append.stdin.flush()
+        first.kill()
+    with ServerProcess(env, ["--port", str(port)]):
+        append.stdin.write(b"".join(lines[40_000:]))
+        append.stdin.close()
+        assert append.wait(60) == 0
+        with Client(url) as client:
+            assert client.stream("s").read_bytes() == b"".join(lines)
 
 
 @pytest.mark.slow

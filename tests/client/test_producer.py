@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import asdict
 
+import httpx
 import pytest
 
 from headrace import errors
@@ -18,6 +20,8 @@ from headrace.client import (
     Retry,
     Stream,
 )
+from headrace.client.outbox import Window
+from headrace.testing.server import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
@@ -115,6 +119,44 @@ def test_a_batch_that_overtook_is_sent_again(fresh: Stream) -> None:
             producer.append(f"{number:03d}")
     text = fresh.read_text()
     assert [text[i : i + 3] for i in range(0, len(text), 3)] == [f"{n:03d}" for n in range(60)]
+
+
+def test_requests_that_overtake_each_other_do_so_only_a_few_times(
+    fresh: Stream, server: ServerProcess
+) -> None:
+    fresh.create("text/plain")
+    before = refused_appends(server)
+    with fresh.producer(batch_items_max=1, linger_ms=0) as producer:
+        for number in range(600):
+            producer.append(f"{number:03d}")
+    text = fresh.read_text()
+    assert [text[i : i + 3] for i in range(0, len(text), 3)] == [f"{n:03d}" for n in range(600)]
+    assert refused_appends(server) - before < 30
+
+
+def refused_appends(server: ServerProcess) -> float:
+    counted = httpx.get(f"{server.url}/metrics").text
+    line = re.search(r'headrace_requests_total{operation="append",status="409"} (.+)', counted)
+    return float(line[1]) if line else 0.0
+
+
+def test_the_window_narrows_on_a_gap_and_widens_with_batches_in_order() -> None:
+    window = Window(3)
+    window.overtaken()
+    window.overtaken()  # one of the same burst changes nothing more
+    assert window.size == 1
+    sizes = []
+    for _ in range(70):
+        window.arrived_in_order()
+        sizes.append(window.size)
+    assert sizes.index(2) == 31
+    assert sizes[-1] == 3, "never more than it began with"
+    window.overtaken()
+    for _ in range(63):
+        window.arrived_in_order()
+    assert window.size == 1, "and more slowly after every gap"
+    window.arrived_in_order()
+    assert window.size == 2
 
 
 @pytest.mark.parametrize("end", ["flush", "detach", "close"])

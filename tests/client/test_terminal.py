@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -49,13 +50,15 @@ class Terminal:
         self._env.pop("HEADRACE_TOKEN", None)
         self.shown = ""
 
-    def start(self, *args: str, stdout: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, *args: str, stdin: int | None = None, stdout: IO[bytes] | None = None
+    ) -> subprocess.Popen[bytes]:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         try:
             return subprocess.Popen(
                 [sys.executable, "-m", "headrace.cli", *args],
-                stdin=theirs,
+                stdin=theirs if stdin is None else stdin,
                 stdout=theirs if stdout is None else stdout,
                 stderr=theirs,
                 env=self._env,
@@ -165,6 +168,29 @@ def test_a_long_read_into_a_file_shows_how_far_it_is(
         terminal.run("read", f"/{bucket}/s", stdout=file)
     assert "9.4 MB" in terminal.plain
     assert (tmp_path / "data").read_bytes() == data
+
+
+def test_a_long_append_shows_how_much_has_arrived(
+    terminal: Terminal, client: Client, bucket: str
+) -> None:
+    client.stream(f"/{bucket}/s").create("text/plain")
+    process = terminal.start("append", f"/{bucket}/s", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    written = threading.Event()
+    typist = threading.Thread(target=_type_until, args=(process.stdin, written))
+    typist.start()
+    terminal.until("appending")
+    written.set()
+    typist.join(DEADLINE_SECS)
+    assert terminal.end(process) == 0, terminal.shown
+    assert "messages" in terminal.plain
+
+
+def _type_until(stdin: IO[bytes], written: threading.Event) -> None:
+    while not written.wait(0.05):
+        stdin.write(b"line\n")
+        stdin.flush()
+    stdin.close()
 
 
 @pytest.mark.parametrize("live", ["auto", "sse", "long-poll"])

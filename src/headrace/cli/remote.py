@@ -10,7 +10,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +27,7 @@ DEFAULT_URL = "http://localhost:4437"
 SCHEMES = ("http://", "https://")
 KNOWN = ("url", "token")
 RETRIES_MAX = 5  # about three seconds
+STEADFAST_RETRIES_MAX = 12  # about a minute: what is under way outlasts a restart of the server
 
 StreamArgument = Annotated[
     str,
@@ -47,17 +48,22 @@ AlwaysJsonOption = Annotated[
 ]
 
 
+def connected(url: str | None, token: str | None) -> AbstractContextManager[Client]:
+    """A client that waits a few seconds for its server."""
+    return connected_with(url, token, RETRIES_MAX)
+
+
 @contextmanager
-def connected(url: str | None, token: str | None, *, patient: bool = False) -> Iterator[Client]:
+def connected_with(url: str | None, token: str | None, retries_max: int | None) -> Iterator[Client]:
     """A client; what it raises ends the command with one sentence and an exit code.
 
-    A patient one waits for its server for ever, others for a few seconds.
+    With None for `retries_max` it waits for its server for ever.
     """
     # Imported here: `headrace serve` need not pay for the client.
     from headrace.client import Client, Retry
 
     where, bearer = configured(url, token)
-    retry = Retry(retries_max=None if patient else RETRIES_MAX)
+    retry = Retry(retries_max=retries_max)
     try:
         with Client(where, token=bearer, retry=retry) as client:
             yield client

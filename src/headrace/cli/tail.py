@@ -9,7 +9,7 @@ import typer
 from headrace.cli import show
 from headrace.cli.output import Output
 from headrace.cli.read import EventsOption, OffsetOption
-from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected
+from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected, connected_with
 
 MODES = ("auto", "sse", "long-poll")
 
@@ -31,7 +31,7 @@ def tail(
     with connected(url, token) as client:
         # A stream or a server that is not there is an error now, not something to wait for.
         content_type = client.stream(stream).content_type
-    with connected(url, token, patient=True) as client:
+    with connected_with(url, token, None) as client:
         reader = client.stream(stream).read(offset, live=mode)
         with Output(content_type) as output:
             output.all(reader, as_events=as_events, flush=True)

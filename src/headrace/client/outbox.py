@@ -4,7 +4,9 @@ The rules that make a retry harmless are here, without threads, tasks or sockets
 
 - A batch keeps its stamp (epoch, seq) through every retry, so the stream takes it once.
 - The first batch of an epoch is sent alone; then several may be in flight. One that overtakes
-  another is refused as a gap and sent again when those before it are through.
+  another is refused as a gap and sent again when those before it are through. Requests that
+  overtake each other once would do so again and again, so a gap narrows the window to one batch;
+  batches in order widen it, more slowly after every gap.
 - When a newer epoch has fenced this producer, it stops. If it may claim (`auto_claim`, or its
   very first batch where it chose the epoch itself), it numbers what was surely not accepted anew.
 - The first failure ends it: nothing behind a lost batch is sent.
@@ -26,6 +28,8 @@ from headrace.limits import INTEGER_MAX
 from headrace.protocol.headers import is_json
 
 _TURN_SECS = 0.002  # how often a batch that must wait for those before it looks again
+_WIDEN_AFTER = 16  # batches in order before one more may be in flight, doubled by every gap
+_WIDEN_AFTER_MAX = 4096
 
 
 @dataclass(eq=False)
@@ -100,6 +104,32 @@ class Batch:
         return b"[%b]" % b",".join(self.messages) if is_json else b"".join(self.messages)
 
 
+class Window:
+    """How many batches may be in flight: as many as arrive in the order they were sent in."""
+
+    __slots__ = ("_in_order", "_max", "_widen_after", "size")
+
+    def __init__(self, batches_max: int) -> None:
+        self.size = batches_max
+        self._max = batches_max
+        self._widen_after = _WIDEN_AFTER
+        self._in_order = 0
+
+    def arrived_in_order(self) -> None:
+        if self.size == self._max:
+            return
+        self._in_order += 1
+        if self._in_order >= self._widen_after:
+            self.size += 1
+            self._in_order = 0
+
+    def overtaken(self) -> None:
+        self._in_order = 0
+        if self.size > 1:  # else it was in flight already when the window was narrowed
+            self.size = 1
+            self._widen_after = min(self._widen_after * 2, _WIDEN_AFTER_MAX)
+
+
 class Outbox:
     """Not safe between threads by itself: its owner serialises the calls."""
 
@@ -119,6 +149,7 @@ class Outbox:
         self._open_since = 0.0
         self._sealed: deque[Batch] = deque()
         self._in_flight: list[Batch] = []
+        self._window = Window(options.in_flight_max)
         self.has_values = False
         """Whether JSON values were added, which only a JSON stream keeps apart."""
         self.has_texts = False
@@ -191,7 +222,7 @@ class Outbox:
         one_epoch = all(
             b.stamp is not None and b.stamp.epoch == self.epoch for b in self._in_flight
         )
-        return self._established and one_epoch and len(self._in_flight) < self.options.in_flight_max
+        return self._established and one_epoch and len(self._in_flight) < self._window.size
 
     def _stamp(self, batch: Batch) -> None:
         batch.stamp = ProducerStamp(self.id, self.epoch, self._next_seq)
@@ -202,11 +233,16 @@ class Outbox:
     def accepted(self, batch: Batch, result: Appended) -> None:
         batch.result = result
         self._in_flight.remove(batch)
+        self._window.arrived_in_order()
         self.unaccepted_bytes -= batch.size
         self._established = True
         # Having chosen its own epoch, a producer may claim until it has one; from then on a fence
         # means that a newer instance took over.
         self._may_claim = self.options.auto_claim
+
+    def overtook(self) -> None:
+        """A batch arrived before one that was sent earlier, and was refused."""
+        self._window.overtaken()
 
     def failed(self, batch: Batch, error: HeadraceError) -> None:
         """End it; the batch goes back in front, so that `unaccepted` is in order."""
@@ -268,6 +304,8 @@ def deliver(
         except ProducerGap:
             if alone:
                 raise
+            with guard:
+                outbox.overtook()
             yield from _turn(outbox, batch)
         except ProducerFenced as fenced:
             yield from _turn(outbox, batch)

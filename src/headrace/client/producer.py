@@ -48,6 +48,11 @@ class Producer:
     def epoch(self) -> int:
         return self._outbox.epoch
 
+    @property
+    def unaccepted_bytes(self) -> int:
+        """Bytes given to `append` that are not known to be in the stream yet."""
+        return self._outbox.unaccepted_bytes
+
     def append(self, data: bytes | str) -> None:
         """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
         message = encode_data(data)
