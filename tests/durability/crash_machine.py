@@ -33,16 +33,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import Appended, Snapshot, StreamState
-from headrace.storage import (
-    ballast,
-    catalog,
-    checkpoint,
-    file_log,
-    frames,
-    packing,
-    packs,
-    stream_files,
-)
+from headrace.storage import ballast
 from headrace.storage.base import (
     Change,
     Created,
@@ -53,8 +44,17 @@ from headrace.storage.base import (
     Recovered,
     Removed,
 )
-from headrace.storage.file_log import FileLog
-from headrace.storage.files import FileStorage
+from headrace.storage.file import (
+    catalog,
+    checkpoint,
+    file_log,
+    frames,
+    pack_allocator,
+    pack_format,
+    stream_files,
+)
+from headrace.storage.file.file_log import FileLog
+from headrace.storage.file.file_storage import FileStorage
 from headrace.subscriptions import ledger, manager, wakes
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 from headrace.subscriptions.signing import SigningKey
@@ -91,10 +91,10 @@ def small_windows() -> Iterator[None]:
     sizes: list[tuple[Any, str, Any]] = [
         (file_log, "HOT_BYTES_MAX", 40),
         (stream_files, "BLOCK_BYTES", 50),
-        (packs, "PACK_BYTES_MAX", 300),
-        (packing, "OWN_FILES_BYTES_MIN", 200),
-        (packing, "PARTS_MAX", 4),
-        (packing, "SETTLED_AFTER", 1),
+        (pack_format, "PACK_BYTES_MAX", 300),
+        (pack_allocator, "OWN_FILES_BYTES_MIN", 200),
+        (pack_allocator, "PARTS_MAX", 4),
+        (pack_allocator, "SETTLED_AFTER", 1),
         (frames, "APART_BYTES_MIN", 8),
         (checkpoint, "SYNC_EACH_MAX", 2),
         (catalog, "STALE_BYTES_MIN", 200),

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from headrace.limits import Limits
-from headrace.storage.acid import AcidStorage
+from headrace.storage.acid.acid_storage import AcidStorage
 from headrace.storage.base import Storage
 from headrace.storage.disk import RealDisk
-from headrace.storage.files import FileStorage
+from headrace.storage.file.file_storage import FileStorage
 
 DURABLE_MODES = ["acid", "file-durable"]
 """Those whose acknowledgements survive a power cut."""

@@ -14,8 +14,8 @@ from headrace.errors import Corrupt, DirectoryMismatch
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.storage.base import Recovered
-from headrace.storage.files import FileStorage
-from headrace.storage.verify import verify_files
+from headrace.storage.file.file_storage import FileStorage
+from headrace.storage.file.verify_files import verify_files
 from headrace.testing.disk import SimulatedDisk
 from headrace.testing.loop import SimulatedLoop
 from tests.durability.crash_machine import LIMITS, Machine, Violation

@@ -18,7 +18,7 @@ from headrace.engine.engine import Engine
 from headrace.errors import Corrupt
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create
-from headrace.storage.acid import AcidStorage
+from headrace.storage.acid.acid_storage import AcidStorage
 from headrace.testing.clock import VirtualClock
 from headrace.testing.loop import SimulatedLoop
 from tests.durability.crash_machine import LIMITS

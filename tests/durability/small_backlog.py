@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from headrace.cli import main
-from headrace.storage import files
+from headrace.storage.file import file_storage
 from headrace.testing.server import ServerProcess
 
 BACKLOG_BYTES_MAX = 100_000
@@ -16,5 +16,5 @@ class SmallBacklog(ServerProcess):
 
 
 if __name__ == "__main__":
-    with patch.object(files, "PINNED_BYTES_MAX", BACKLOG_BYTES_MAX):
+    with patch.object(file_storage, "PINNED_BYTES_MAX", BACKLOG_BYTES_MAX):
         main()

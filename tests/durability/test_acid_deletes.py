@@ -15,9 +15,10 @@ from headrace.errors import StreamNotFound
 from headrace.protocol.offsets import START
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create
-from headrace.storage import acid_shard
-from headrace.storage.acid import AcidStorage
-from headrace.storage.acid_shard import Shard, Writer
+from headrace.storage.acid import transaction_writer
+from headrace.storage.acid.acid_storage import AcidStorage
+from headrace.storage.acid.lmdb_shard import Shard
+from headrace.storage.acid.transaction_writer import TransactionWriter
 from headrace.storage.verify import verify
 from headrace.testing.clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
@@ -75,20 +76,20 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acid_shard, "CLEARED_AT_ONCE_MAX", AT_ONCE)
+    monkeypatch.setattr(transaction_writer, "CLEARED_AT_ONCE_MAX", AT_ONCE)
 
 
 @pytest.fixture
 def deleted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many values each transaction has deleted of streams' data."""
     counts: list[int] = []
-    write = Writer.write
+    write = TransactionWriter.write
 
-    def counting(writer: Writer, batch: Any) -> None:
+    def counting(writer: TransactionWriter, batch: Any) -> None:
         write(writer, batch)
         counts.append(AT_ONCE - writer._room)
 
-    monkeypatch.setattr(Writer, "write", counting)
+    monkeypatch.setattr(TransactionWriter, "write", counting)
     return counts
 
 
@@ -125,7 +126,7 @@ def test_a_deletion_that_was_stopped_in_the_middle_goes_on_at_the_next_start(
     life.make("large")
     with monkeypatch.context() as patched:
         # As after a kill: what follows the deletion's own transaction does not come to pass.
-        patched.setattr(acid_shard, "CLEARED_AT_ONCE_MAX", 0)
+        patched.setattr(transaction_writer, "CLEARED_AT_ONCE_MAX", 0)
         life.ask(life.engine.delete, "large")
         assert life.entries()["removed"] == 1
         life.engine.close()
@@ -170,7 +171,7 @@ def test_a_shard_that_forgets_what_is_left_to_delete_is_caught(
     life = Life(tmp_path, loop)
     life.make("large")
     with monkeypatch.context() as patched:
-        patched.setattr(acid_shard, "CLEARED_AT_ONCE_MAX", 0)
+        patched.setattr(transaction_writer, "CLEARED_AT_ONCE_MAX", 0)
         life.ask(life.engine.delete, "large")
         life.engine.close()
     recover = Shard.recover

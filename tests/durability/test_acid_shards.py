@@ -17,7 +17,7 @@ from headrace.engine.registry import STALE_MESSAGES_MIN
 from headrace.errors import StreamNotFound
 from headrace.protocol.offsets import BEGINNING, START, Position
 from headrace.protocol.requests import Create, ForkRequest
-from headrace.storage.acid import HOT_BYTES_MAX, AcidLog, AcidStorage
+from headrace.storage.acid.acid_storage import HOT_BYTES_MAX, AcidLog, AcidStorage
 from headrace.storage.base import Range
 from headrace.storage.memory import MemoryLog
 from headrace.testing.clock import VirtualClock

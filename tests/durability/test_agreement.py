@@ -34,8 +34,9 @@ from headrace.protocol.offsets import START, Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import StreamConfig, StreamState
-from headrace.storage import acid, acid_shard, file_log, stream_files
+from headrace.storage.acid import acid_storage, transaction_writer
 from headrace.storage.base import Storage
+from headrace.storage.file import file_log, stream_files
 from headrace.storage.memory import MemoryStorage
 from headrace.testing.clock import VirtualClock
 from tests.durability.modes import KEPT_MODES, open_storage
@@ -328,10 +329,10 @@ def registered(side: Side) -> dict[str, Any]:
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acid, "HOT_BYTES_MAX", HOT_BYTES_MAX)
+    monkeypatch.setattr(acid_storage, "HOT_BYTES_MAX", HOT_BYTES_MAX)
     monkeypatch.setattr(file_log, "HOT_BYTES_MAX", HOT_BYTES_MAX)
     monkeypatch.setattr(stream_files, "BLOCK_BYTES", CHUNK_BYTES_MAX)
-    monkeypatch.setattr(acid_shard, "CHUNK_BYTES_MAX", CHUNK_BYTES_MAX)
+    monkeypatch.setattr(transaction_writer, "CHUNK_BYTES_MAX", CHUNK_BYTES_MAX)
 
 
 @pytest.mark.slow

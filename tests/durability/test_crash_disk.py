@@ -18,14 +18,14 @@ from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Snapshot
-from headrace.storage import files, journal, packs, stream_files
 from headrace.storage.blobs import DiskBlobs
-from headrace.storage.catalog import Catalog
 from headrace.storage.disk import Disk
-from headrace.storage.journal import Journal
-from headrace.storage.packing import Packing
-from headrace.storage.packs import PackWriter
-from headrace.storage.stream_files import StreamWriter
+from headrace.storage.file import file_storage, journal, pack_format, stream_files
+from headrace.storage.file.catalog import Catalog
+from headrace.storage.file.journal import Journal
+from headrace.storage.file.pack_allocator import Packing
+from headrace.storage.file.pack_format import PackWriter
+from headrace.storage.file.stream_files import StreamWriter
 from tests.durability.crash_machine import Machine, Violation, run_seed, small_windows
 
 SEEDS = 1000
@@ -78,7 +78,7 @@ def ids_by_the_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoints_that_die_of_a_full_disk(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(files, "is_transient_disk_error", lambda error: False)
+    patch.setattr(file_storage, "is_transient_disk_error", lambda error: False)
 
 
 def segments_that_die_of_a_full_disk(patch: pytest.MonkeyPatch) -> None:
@@ -166,9 +166,9 @@ def packs_removed_before_catalog(patch: pytest.MonkeyPatch) -> None:
             freed[part.pack] += part.size
         for number, size in freed.items():
             if size == packing._live_bytes[number]:
-                packing._disk.remove(packs.path(number))
-                packing._disk.open(packs.path(number), create=True)  # to be removed again
-        packing._disk.sync_directory(packs.DIRECTORY)
+                packing._disk.remove(pack_format.path(number))
+                packing._disk.open(pack_format.path(number), create=True)  # to be removed again
+        packing._disk.sync_directory(pack_format.DIRECTORY)
 
     patch.setattr(Packing, "finish", hasty)
 

@@ -15,10 +15,17 @@ from headrace.errors import (
     StoredBytesUnreadable,
 )
 from headrace.protocol.requests import Append, Create
-from headrace.storage import catalog, file_log, files, packing, packs, stream_files
-from headrace.storage.catalog import Catalog
-from headrace.storage.file_log import FileLog
-from headrace.storage.verify import verify_files
+from headrace.storage.file import (
+    catalog,
+    file_log,
+    file_storage,
+    pack_allocator,
+    pack_format,
+    stream_files,
+)
+from headrace.storage.file.catalog import Catalog
+from headrace.storage.file.file_log import FileLog
+from headrace.storage.file.verify_files import verify_files
 from headrace.testing.disk import SimulatedDisk
 from tests.durability.crash_machine import Machine
 
@@ -30,9 +37,9 @@ OTHERS = [f"other-{number}" for number in range(5)]
 @pytest.fixture(autouse=True)
 def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_log, "HOT_BYTES_MAX", 0)
-    monkeypatch.setattr(packing, "OWN_FILES_BYTES_MIN", 1000)
-    monkeypatch.setattr(packing, "PARTS_MAX", 4)
-    monkeypatch.setattr(packing, "SETTLED_AFTER", 0)
+    monkeypatch.setattr(pack_allocator, "OWN_FILES_BYTES_MIN", 1000)
+    monkeypatch.setattr(pack_allocator, "PARTS_MAX", 4)
+    monkeypatch.setattr(pack_allocator, "SETTLED_AFTER", 0)
 
 
 @pytest.fixture
@@ -69,7 +76,7 @@ def log_of(machine: Machine, name: str = "a") -> FileLog:
 
 
 def packs_on(disk: SimulatedDisk) -> list[str]:
-    return disk.list(packs.DIRECTORY)
+    return disk.list(pack_format.DIRECTORY)
 
 
 def has_files(machine: Machine, name: str = "a") -> bool:
@@ -98,8 +105,8 @@ def test_small_streams_share_a_file(machine: Machine) -> None:
     assert verify_files(machine.disk).findings == []
 
 
-def parts_of(machine: Machine, name: str = "a") -> list[packs.Part]:
-    return packs.decode_parts(log_of(machine, name).sizes.packed)
+def parts_of(machine: Machine, name: str = "a") -> list[pack_format.Part]:
+    return pack_format.decode_parts(log_of(machine, name).sizes.packed)
 
 
 def test_a_stream_that_grows_gets_files_and_keeps_its_bytes(machine: Machine) -> None:
@@ -118,7 +125,7 @@ def test_many_parts_are_written_again_as_one(machine: Machine) -> None:
     for _ in range(20):
         carry_over(machine)
         most = max(most, len(parts_of(machine)))
-    assert 1 < most <= packing.PARTS_MAX
+    assert 1 < most <= pack_allocator.PARTS_MAX
     assert len(parts_of(machine)) < 20
     restart(machine)
 
@@ -129,7 +136,7 @@ def test_where_the_disk_has_no_room_for_them_twice_parts_stay(
     """What is accepted is carried over all the same."""
 
     def refusal(disk: SimulatedDisk, needed_bytes: int = 0) -> HeadraceError | None:
-        short = needed_bytes >= packing.REWRITTEN_BYTES_MAX
+        short = needed_bytes >= pack_allocator.REWRITTEN_BYTES_MAX
         return InsufficientStorage(0, needed_bytes) if short else None
 
     monkeypatch.setattr(SimulatedDisk, "refusal", refusal)
@@ -147,12 +154,12 @@ def test_a_pack_goes_when_the_last_part_of_it_does(machine: Machine) -> None:
     (part,) = parts_of(machine)
     assert parts_of(machine, OTHERS[0])[0].pack == part.pack
     for name in ("a", OTHERS[0]):
-        assert packs.path(part.pack) in machine.disk.files()
+        assert pack_format.path(part.pack) in machine.disk.files()
         machine.delete(name)
         machine.loop.run()
     for _ in range(2):  # one to find that nobody needs it, one to be past its readers
         carry_over(machine, OTHERS[1])
-    assert packs.path(part.pack) not in machine.disk.files()
+    assert pack_format.path(part.pack) not in machine.disk.files()
     restart(machine)
 
 
@@ -166,7 +173,7 @@ def test_a_pack_of_which_little_counts_is_written_again(
     carry_over(machine)
     first = parts_of(machine)[0].pack
     if is_full:
-        monkeypatch.setattr(packing, "SETTLED_AFTER", 1000)
+        monkeypatch.setattr(pack_allocator, "SETTLED_AFTER", 1000)
         full = InsufficientStorage(1_000_000, 2_000_000)
         monkeypatch.setattr(SimulatedDisk, "refusal", lambda disk, needed=0: full)
     for name in OTHERS:
@@ -176,14 +183,14 @@ def test_a_pack_of_which_little_counts_is_written_again(
         checkpoint(machine)
         machine.keep({"note": b"something for the next one"})
     assert parts_of(machine)[0].pack > first
-    assert packs.path(first) not in machine.disk.files()
+    assert pack_format.path(first) not in machine.disk.files()
     restart(machine)
 
 
 def test_where_streams_are_very_many_segments_are_carried_over_together(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "SPARSE_STREAMS", 2)
+    monkeypatch.setattr(file_storage, "SPARSE_STREAMS", 2)
     for name in OTHERS:  # so that a segment has something for more than two
         machine.append(name, Append(MESSAGE))
     carry_over(machine)
@@ -194,7 +201,7 @@ def test_where_streams_are_very_many_segments_are_carried_over_together(
     assert machine.storage.unflushed_bytes == 0
     carry_over(machine)
     assert machine.storage.unflushed_bytes > 0
-    monkeypatch.setattr(files, "PINNED_BYTES_MAX", 2 * len(MESSAGE))  # no room to wait
+    monkeypatch.setattr(file_storage, "PINNED_BYTES_MAX", 2 * len(MESSAGE))  # no room to wait
     machine.engine.sweep()
     machine.loop.run()
     assert machine.storage.unflushed_bytes == 0
@@ -205,15 +212,15 @@ def test_a_damaged_part_harms_its_own_stream_only(machine: Machine) -> None:
     machine.append("other-0", Append(MESSAGE))
     carry_over(machine, message=b"rotten" * 5)
     (part,) = parts_of(machine)
-    content = machine.disk.files()[packs.path(part.pack)]
+    content = machine.disk.files()[pack_format.path(part.pack)]
     content[content.index(b"rotten")] ^= 1
-    for _ in range(2 * packing.PARTS_MAX):
+    for _ in range(2 * pack_allocator.PARTS_MAX):
         carry_over(machine)
         carry_over(machine, "other-0")
     assert isinstance(answer_of(machine, "a"), StoredBytesDamaged)
     assert isinstance(answer_of(machine, "other-0"), Chunk)
     (finding,) = verify_files(machine.disk).findings
-    assert packs.path(part.pack) in finding
+    assert pack_format.path(part.pack) in finding
     content[content.index(b"sotten")] ^= 1  # as a disk that comes round
     assert isinstance(answer_of(machine, "a"), Chunk)
 
@@ -223,12 +230,12 @@ def test_a_pack_that_is_lost_harms_its_own_streams_only(machine: Machine) -> Non
     (part,) = parts_of(machine)
     carry_over(machine, "other-0")
     machine.disk.kill()
-    name = packs.path(part.pack)
+    name = pack_format.path(part.pack)
     lost = bytes(machine.disk.files()[name])
     machine.disk.remove(name)
     machine.start_unwitnessed()
     storage = machine.engine.storage
-    assert isinstance(storage, files.FileStorage)
+    assert isinstance(storage, file_storage.FileStorage)
     machine.storage = storage  # type: ignore[assignment]
     for _ in range(3):
         carry_over(machine, "other-0")
@@ -243,9 +250,9 @@ def test_a_read_that_began_before_its_bytes_moved_finds_them(machine: Machine) -
     (part,) = parts_of(machine)
     log = log_of(machine)
     read = log.cold(log.base, log.state.tail, 1000)
-    for _ in range(3 * packing.PARTS_MAX):
+    for _ in range(3 * pack_allocator.PARTS_MAX):
         carry_over(machine)
-    assert packs.path(part.pack) not in machine.disk.files()
+    assert pack_format.path(part.pack) not in machine.disk.files()
     found = read()
     assert found is not None
     assert found.data == MESSAGE
@@ -255,7 +262,7 @@ def test_a_directory_from_before_there_were_packs_is_taken_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(packing, "OWN_FILES_BYTES_MIN", 0)
+        earlier.setattr(pack_allocator, "OWN_FILES_BYTES_MIN", 0)
         earlier.setattr(catalog, "FORMAT", 2)
         machine = Machine(1, streams_only=True)
         machine.segment_bytes = SEGMENT_BYTES

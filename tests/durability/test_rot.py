@@ -15,8 +15,8 @@ from random import Random
 import pytest
 
 from headrace.errors import StoredBytesDamaged
-from headrace.storage import stream_files
-from headrace.storage.acid_count import CountBeside
+from headrace.storage.acid.rollback_guard import CountBeside
+from headrace.storage.file import stream_files
 from headrace.storage.verify import verify
 from headrace.testing.disk import SimulatedDisk
 from tests.durability import rot, rot_acid

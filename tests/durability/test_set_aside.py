@@ -21,7 +21,8 @@ from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import apply_append
-from headrace.storage import acid_shard, checkpoint, files
+from headrace.storage.acid import lmdb_shard
+from headrace.storage.file import checkpoint, file_storage
 from headrace.testing.clock import VirtualClock
 from headrace.testing.following import metric
 from headrace.testing.server import ServerProcess
@@ -158,7 +159,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 def failing_restore(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """Storage cannot restore the stream that is called `bad`."""
-    module, name = (acid_shard, "decode_state") if mode == "acid" else (files, "state_of")
+    module, name = (lmdb_shard, "decode_state") if mode == "acid" else (file_storage, "state_of")
     restore = getattr(module, name)
 
     def failing(*args: Any) -> Any:
@@ -289,7 +290,7 @@ def test_a_change_that_cannot_be_replayed_sets_its_stream_aside_and_is_kept(
         return change(self, stream_id, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "apply_append", failing)
+        patched.setattr(file_storage, "apply_append", failing)
         patched.setattr(checkpoint.Checkpointer, "_change", failing_change)
         second = Life(mode, copied, loop)
         with pytest.raises(StreamSetAside):

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.requests import Append, Create
-from headrace.storage import stream_files
-from headrace.storage.journal import Journal
+from headrace.storage.file import stream_files
+from headrace.storage.file.journal import Journal
 from tests.durability.crash_machine import Machine, small_windows
 
 STREAMS = 4

@@ -18,7 +18,8 @@ from headrace.protocol.offsets import START, Position
 from headrace.protocol.requests import Create, ForkRequest
 from headrace.protocol.stream import Appended, ForkOrigin, StreamConfig, StreamState, apply_append
 from headrace.storage.base import Created, ignore
-from headrace.storage.verify import verify, verify_files
+from headrace.storage.file.verify_files import verify_files
+from headrace.storage.verify import verify
 from headrace.testing.clock import VirtualClock
 from headrace.testing.disk import Fault
 from tests.durability import rot

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CommitFailed
-from headrace.storage.acid_shard import Writer
+from headrace.storage.acid.transaction_writer import TransactionWriter
 from headrace.storage.base import Documents, Storage, ignore
-from headrace.storage.catalog import Catalog
 from headrace.storage.disk import RealDisk
-from headrace.storage.journal import Journal
+from headrace.storage.file.catalog import Catalog
+from headrace.storage.file.journal import Journal
 from headrace.storage.verify import verify
 from tests.durability.modes import DURABLE_MODES, SEGMENT_BYTES, open_storage
 
@@ -67,7 +67,7 @@ def test_whoever_waits_for_a_document_hears_that_it_failed(
         storage.start(lambda _: None, lambda _: None)
         assert list(storage.recover()) == []
         monkeypatch.setattr(Journal, "write", fail_to_write)
-        monkeypatch.setattr(Writer, "write", fail_to_write)
+        monkeypatch.setattr(TransactionWriter, "write", fail_to_write)
         answers: list[object] = []
         for value in (b"1", b"2"):
             storage.keep({"a": value})

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.protocol.stream import StreamConfig, StreamState
-from headrace.storage.bodies import frames_in, places_in, stream_at
 from headrace.storage.disk import RealDisk
-from headrace.storage.frames import (
+from headrace.storage.file.batch_body import frames_in, places_in, stream_at
+from headrace.storage.file.frames import (
     HEADER_BYTES,
     AppendFrame,
     decode_header,

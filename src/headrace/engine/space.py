@@ -13,7 +13,7 @@ from headrace.engine.tails import Stream
 from headrace.protocol.buckets import is_own
 from headrace.protocol.offsets import Position
 from headrace.storage.base import Released
-from headrace.storage.tailed import base_of
+from headrace.storage.tiered_log import base_of
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine

@@ -32,11 +32,11 @@ from headrace.http.surfaces import BaseSurface, BucketSurface
 from headrace.http.tails import TailRoutes
 from headrace.http.watchdog import StallLog, Watchdog
 from headrace.limits import Limits
-from headrace.storage.acid import AcidStorage
+from headrace.storage.acid.acid_storage import AcidStorage
 from headrace.storage.base import Storage
 from headrace.storage.disk import RealDisk
-from headrace.storage.files import FileStorage
-from headrace.storage.journal import fitting_segment_bytes
+from headrace.storage.file.file_storage import FileStorage
+from headrace.storage.file.journal import fitting_segment_bytes
 from headrace.storage.memory import MemoryStorage
 from headrace.storage.scrub import Scrub
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings

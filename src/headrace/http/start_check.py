@@ -15,11 +15,11 @@ from headrace.clock import SystemClock
 from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError
 from headrace.limits import Limits
-from headrace.storage.acid import AcidStorage, shard_count_of
+from headrace.storage.acid.acid_storage import AcidStorage, shard_count_of
 from headrace.storage.base import Storage
 from headrace.storage.disk import RealDisk
-from headrace.storage.files import FileStorage
-from headrace.storage.overlay import OverlayDisk
+from headrace.storage.file.file_storage import FileStorage
+from headrace.storage.overlay_disk import OverlayDisk
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 
 SEGMENT_BYTES: Final = 1024 * 1024  # in memory: no larger than need be

@@ -30,7 +30,7 @@ from headrace.errors import (
 from headrace.faults import hand_over, internal_fault, tell
 from headrace.storage.base import Commits, Delayed, Entry, Failed, Postponed
 from headrace.storage.disk import without_descriptor
-from headrace.storage.lane import LaneMaker, ThreadLane
+from headrace.storage.worker_thread import LaneMaker, ThreadLane
 
 logger = logging.getLogger(__name__)
 

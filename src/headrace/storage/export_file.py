@@ -20,9 +20,9 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from headrace.storage import bodies, frames
 from headrace.storage.disk import DiskFile, RealDisk
-from headrace.storage.frames import AppendFrame, BlobFrame, Frame
+from headrace.storage.file import batch_body, frames
+from headrace.storage.file.frames import AppendFrame, BlobFrame, Frame
 
 MAGIC: Final = b"HREXPRT1"
 _SUMMARY = struct.Struct("<II")  # crc, length
@@ -151,7 +151,7 @@ class ExportReader:
                 raise self._damaged(begin)
             if not body:
                 break
-            yield from bodies.frames_in(body)
+            yield from batch_body.frames_in(body)
             lsn = header.next_lsn
         if self._file.size() != self._position:
             raise self._damaged(self._position)

@@ -32,7 +32,7 @@ from headrace.storage.base import (
     ignore,
 )
 from headrace.storage.blobs import Blobs, MemoryBlobs
-from headrace.storage.ranges import FAR, Sought, clip, read_on, seek_messages
+from headrace.storage.fork_reads import FAR, Sought, clip, read_on, seek_messages
 
 _FIRST_ID_MIN: Final = 1 << 61  # past what a clock can lead to
 _RANDOM_BITS: Final = 61

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, Overloaded, StoredBytesDamaged, Strea
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
-from headrace.storage.acid import AcidStorage, shard_count_of
+from headrace.storage.acid.acid_storage import AcidStorage, shard_count_of
 from headrace.storage.base import (
     Adopted,
     Created,
@@ -31,8 +31,8 @@ from headrace.storage.base import (
 from headrace.storage.blobs import Blobs
 from headrace.storage.disk import RealDisk
 from headrace.storage.export_file import ExportReader, ExportUnusable, Summary, write_export
-from headrace.storage.files import FileStorage
-from headrace.storage.frames import (
+from headrace.storage.file.file_storage import FileStorage
+from headrace.storage.file.frames import (
     AdoptFrame,
     AppendFrame,
     BlobFrame,
@@ -43,7 +43,7 @@ from headrace.storage.frames import (
     frame_of,
 )
 from headrace.storage.records import new_state
-from headrace.storage.tailed import base_of
+from headrace.storage.tiered_log import base_of
 
 WINDOW_BYTES: Final = 256 * 1024
 DOCUMENTS_PER_FRAME: Final = 1000

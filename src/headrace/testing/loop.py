@@ -15,7 +15,7 @@ from contextvars import Context
 from random import Random
 from typing import Any, cast
 
-from headrace.storage.lane import Done, Lane
+from headrace.storage.worker_thread import Done, Lane
 
 
 class _SimulatedLane:

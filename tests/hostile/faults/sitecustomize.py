@@ -18,7 +18,8 @@ from types import FrameType
 from typing import Any
 
 from headrace.http.assembly import Assembly
-from headrace.storage import files, memory
+from headrace.storage import memory
+from headrace.storage.file import file_storage
 
 CALLS_MAX = 60
 FAULTY = ("/headrace/engine/", "/headrace/http/", "/headrace/subscriptions/", "/headrace/protocol/")
@@ -94,5 +95,5 @@ def _start(self: Assembly) -> None:
 
 _assembly_start = Assembly.start
 Assembly.start = _start  # type: ignore[method-assign]
-files.FileStorage.commit = _arming(files.FileStorage.commit)  # type: ignore[method-assign]
+file_storage.FileStorage.commit = _arming(file_storage.FileStorage.commit)  # type: ignore[method-assign]
 memory.MemoryStorage.commit = _arming(memory.MemoryStorage.commit)  # type: ignore[method-assign]

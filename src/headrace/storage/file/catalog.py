@@ -18,16 +18,16 @@ import google_crc32c
 import msgspec
 
 from headrace.errors import DirectoryMismatch, StoredBytesDamaged
-from headrace.storage import whole_files
-from headrace.storage.catalog_entries import (
+from headrace.storage.disk import Disk, DiskFile, is_transient_disk_error, suppress_transient
+from headrace.storage.file import atomic_file
+from headrace.storage.file.catalog_entries import (
     AnyEntry,
     CatalogEntry,
     Current,
     DocumentEntry,
     decode_entry,
 )
-from headrace.storage.disk import Disk, DiskFile, is_transient_disk_error, suppress_transient
-from headrace.storage.pace import AT_ONCE, Pace
+from headrace.storage.file.throttle import AT_ONCE, Pace
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Catalog:
         self.current = self._read_current()
 
     def _read_current(self) -> Current:
-        payload = whole_files.read(self._disk, CURRENT)
+        payload = atomic_file.read(self._disk, CURRENT)
         if payload is None:
             return Current(FORMAT, 1, 0, 0)
         current = msgspec.msgpack.decode(payload, type=Current)
@@ -268,5 +268,5 @@ class Catalog:
         return b"".join(parts), places
 
     def _replace_current(self, current: Current) -> None:
-        whole_files.replace(self._disk, CURRENT, msgspec.msgpack.encode(current), sync=self._sync)
+        atomic_file.replace(self._disk, CURRENT, msgspec.msgpack.encode(current), sync=self._sync)
         self.current = current

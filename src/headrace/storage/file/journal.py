@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headrace.errors import InsufficientStorage, StoredBytesDamaged
-from headrace.storage import bodies, frames, set_down, whole_files
 from headrace.storage.base import Postponed
 from headrace.storage.disk import Disk, DiskFile, SyncFailed, is_transient_disk_error
-from headrace.storage.frames import BatchHeader, EncodedFrame, Frame
-from headrace.storage.set_down import Again
+from headrace.storage.file import atomic_file, batch_body, doublewrite, frames
+from headrace.storage.file.doublewrite import Again
+from headrace.storage.file.frames import BatchHeader, EncodedFrame, Frame
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class _Current:
 class _Ahead:
     """Reads a file from its beginning to its end in few large pieces."""
 
-    def __init__(self, file: set_down.Readable) -> None:
+    def __init__(self, file: doublewrite.Readable) -> None:
         self._file = file
         self._piece = b""
         self._begin = 0
@@ -277,11 +277,11 @@ class Journal:
         self._disk.sync_directory(DIRECTORY)
 
     def _read_last(self) -> Last:
-        payload = whole_files.read(self._disk, LAST)
+        payload = atomic_file.read(self._disk, LAST)
         return Last(0, 0, 0) if payload is None else msgspec.msgpack.decode(payload, type=Last)
 
     def _write_last(self, last: Last) -> None:
-        whole_files.replace(self._disk, LAST, msgspec.msgpack.encode(last))
+        atomic_file.replace(self._disk, LAST, msgspec.msgpack.encode(last))
         self._last = last
 
     def rotate(self) -> None:
@@ -355,7 +355,7 @@ class Journal:
     def scan(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """Look without changing anything: frames after `applied_lsn`, or what is damaged."""
         self._expected = applied_lsn + 1
-        self._set_down = set_down.read(self._disk)
+        self._set_down = doublewrite.read(self._disk)
         generations = self._generations()
         for generation in generations:
             yield from self._scan_next(generation, applied_lsn)
@@ -373,7 +373,7 @@ class Journal:
     def _scan_next(self, generation: int, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """One segment, whether it goes on where the journal ended so far or not."""
         again = [batch for batch in self._set_down if batch.generation == generation]
-        file = set_down.Mended(self._disk.open(segment_name(generation)), again)
+        file = doublewrite.Mended(self._disk.open(segment_name(generation)), again)
         try:
             begun = frames.decode_header(file.read(0, frames.HEADER_BYTES))
             if begun is None or begun.generation != generation:
@@ -388,7 +388,7 @@ class Journal:
             for position, header, body in self._batches(_Ahead(file), generation, lsn):
                 lsn = header.next_lsn
                 self._note_batch(generation, position, header)
-                for number, frame in enumerate(bodies.frames_in(body), header.first_lsn):
+                for number, frame in enumerate(batch_body.frames_in(body), header.first_lsn):
                     if number > applied_lsn:
                         yield number, frame
                 position += header.size
@@ -434,7 +434,7 @@ class Journal:
             raise StoredBytesDamaged(segment.name, f"frame {lsn}")
 
     def _batches(
-        self, file: set_down.Readable, generation: int, expected: int
+        self, file: doublewrite.Readable, generation: int, expected: int
     ) -> Iterator[tuple[int, BatchHeader, bytes]]:
         """Whole batches that follow one another, each with its place and its body."""
         position = 0
@@ -449,12 +449,12 @@ class Journal:
             expected = header.next_lsn
             position += header.size
 
-    def _check_proof(self, file: set_down.Readable, generation: int, position: int) -> None:
+    def _check_proof(self, file: doublewrite.Readable, generation: int, position: int) -> None:
         """Tell a write that never finished from damage to what was durable."""
         if self._later_proof(file, generation, position) >= self._expected:
             raise StoredBytesDamaged(segment_name(generation), str(position))
 
-    def _later_proof(self, file: set_down.Readable, generation: int, position: int) -> int:
+    def _later_proof(self, file: doublewrite.Readable, generation: int, position: int) -> int:
         """The highest frame that a batch behind `position` knows to be durable."""
         size = file.size()
         highest = 0
@@ -484,16 +484,16 @@ class Journal:
             data = file.read(batch.position, batch.size)
             file.close()
             batches.append(Again(batch.generation, batch.position, data))
-        set_down.write(self._disk, batches)
+        doublewrite.write(self._disk, batches)
         self._write_again()
         self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
-        set_down.remove(self._disk)
+        doublewrite.remove(self._disk)
         self._unproven = []
 
     def _write_again(self) -> None:
         """Put batches that were set down back in their places, if that was begun."""
         present = self._generations()
-        for batch in set_down.read(self._disk):
+        for batch in doublewrite.read(self._disk):
             if batch.generation not in present:
                 continue  # given up since: what stood in it is kept elsewhere
             file = self._disk.open(segment_name(batch.generation))

@@ -21,10 +21,10 @@ import google_crc32c
 
 from headrace.errors import HeadraceError, StoredBytesDamaged
 from headrace.protocol.offsets import Position
-from headrace.storage import packs
 from headrace.storage.base import Checked, Range
 from headrace.storage.disk import Disk, DiskFile
-from headrace.storage.packs import Contents, Part
+from headrace.storage.file import pack_format
+from headrace.storage.file.pack_format import Contents, Part
 
 DIRECTORY: Final = "streams"
 BLOCK_BYTES: Final = 64 * 1024
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
 
     @property
     def all_blocks(self) -> int:
-        return self.blocks + packs.count_parts(self.packed)
+        return self.blocks + pack_format.count_parts(self.packed)
 
 
 NO_FILES: Final = Sizes()
@@ -189,7 +189,7 @@ class StreamReader:
         self._id = stream_id
         self._base_bytes = base_bytes
         self._own_blocks = sizes.blocks
-        self._parts = packs.decode_parts(sizes.packed)
+        self._parts = pack_format.decode_parts(sizes.packed)
         self._blocks = sizes.blocks + len(self._parts)
         self._first_block = sizes.first_block
         self._open: dict[str, DiskFile] = {}
@@ -234,7 +234,7 @@ class StreamReader:
         own = [block for block in blocks if isinstance(block, Block)]
         found = [self._own_contents_of(own)] if own else []
         found += [
-            packs.read_part(self._opened(packs.path(part.pack)), self._id, part)
+            pack_format.read_part(self._opened(pack_format.path(part.pack)), self._id, part)
             for part in blocks
             if isinstance(part, Part)
         ]
@@ -341,4 +341,4 @@ class StreamReader:
         if number <= self._own_blocks:
             return StoredBytesDamaged(path(self._id, "index"), str(number * ENTRY_BYTES))
         part = self._parts[number - self._own_blocks - 1]
-        return StoredBytesDamaged(packs.path(part.pack), str(part.place))
+        return StoredBytesDamaged(pack_format.path(part.pack), str(part.place))

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from headrace.storage import whole_files
 from headrace.storage.disk import Disk, DiskFile
+from headrace.storage.file import atomic_file
 
 _PATH: Final = "journal/again"
 
@@ -23,12 +23,12 @@ class Again(msgspec.Struct, array_like=True):
 
 
 def write(disk: Disk, batches: list[Again]) -> None:
-    whole_files.replace(disk, _PATH, msgspec.msgpack.encode(batches))
+    atomic_file.replace(disk, _PATH, msgspec.msgpack.encode(batches))
 
 
 def read(disk: Disk) -> list[Again]:
     """What is set down; raises StoredBytesDamaged where that is not what was written."""
-    payload = whole_files.read(disk, _PATH)
+    payload = atomic_file.read(disk, _PATH)
     return [] if payload is None else msgspec.msgpack.decode(payload, type=list[Again])
 
 

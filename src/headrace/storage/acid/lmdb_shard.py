@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import lmdb
 
@@ -21,15 +20,22 @@ from headrace.errors import (
     StoredBytesUnreadable,
 )
 from headrace.protocol.offsets import Position
-from headrace.protocol.producers import ProducerHeaders, ProducerState
-from headrace.protocol.stream import Appended, StreamState
-from headrace.storage import acid_count
-from headrace.storage import acid_records as records
-from headrace.storage.acid_count import CountBeside
+from headrace.protocol.producers import ProducerState
+from headrace.protocol.stream import StreamState
+from headrace.storage.acid import rollback_guard, schema
+from headrace.storage.acid.rollback_guard import CountBeside
+from headrace.storage.acid.transaction_writer import (
+    AnyWork,
+    Backlog,
+    Clearance,
+    Erasure,
+    TransactionWriter,
+    UsedId,
+    Work,
+)
 from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     CHECK_BYTES,
-    Adopted,
     Change,
     Checked,
     Created,
@@ -38,58 +44,21 @@ from headrace.storage.base import (
     Postponed,
     Published,
     Range,
-    Released,
-    Removed,
     Unrecovered,
 )
 from headrace.storage.committer import Committer
 from headrace.storage.disk import Disk, suppress_transient
-from headrace.storage.lane import LaneMaker, ThreadLane
 from headrace.storage.records import (
-    HeadRecord,
     decode_state,
     decode_stream,
-    encode_head,
-    encode_stream,
     head_of,
 )
+from headrace.storage.worker_thread import LaneMaker, ThreadLane
 
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
-CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
 FULL_BYTES: Final = 5 * 1024 * 1024  # no more is left of a full disk once the ballast is given up
-CLEARED_AT_ONCE_MAX = 250  # appends of the same batch wait for so many deletes at most
-RECEIPT_SLOTS: Final = 256  # the most that limits.producer_receipts may ask for
 
 
-class Work(NamedTuple):
-    """One change, and where it left its stream: by the time it is written, that has gone on."""
-
-    state: StreamState
-    change: Change
-    head: HeadRecord
-
-
-class Clearance(NamedTuple):
-    """Chunks of a stream that end at or before a byte and are to go, as many at once as is good."""
-
-    stream_id: int
-    before: int
-
-
-class Erasure(NamedTuple):
-    """Everything of a stream that is gone, as much at once as is good."""
-
-    stream_id: int
-
-
-class UsedId(NamedTuple):
-    """An id up to which all were used elsewhere."""
-
-    id: int
-
-
-Backlog = deque[Clearance | Erasure]
-AnyWork = Work | Documents | UsedId
 _GO_ON: Final[Documents] = {}  # changes nothing, and has a batch written
 
 
@@ -151,7 +120,7 @@ class Shard:
             self._environment = lmdb.open(
                 str(path),
                 map_size=MAP_BYTES,
-                max_dbs=len(records.DATABASES),
+                max_dbs=len(schema.DATABASES),
                 max_readers=64,
                 mode=0o600,
                 readonly=read_only,
@@ -166,8 +135,8 @@ class Shard:
             if b"commits" in self._databases:
                 with self._environment.begin() as transaction:
                     commits = self._databases[b"commits"]
-                    self._count = acid_count.get(transaction, commits)
-                    self.last_id = acid_count.get_last_id(transaction, commits)
+                    self._count = rollback_guard.get(transaction, commits)
+                    self.last_id = rollback_guard.get_last_id(transaction, commits)
         try:
             self._beside.check(self._count)
         except StoredBytesDamaged:
@@ -181,10 +150,10 @@ class Shard:
 
     def _open_databases(self) -> dict[bytes, Any]:
         """All of them; of a disk that is read-only, those that an older server has made."""
-        names = list(records.DATABASES)
+        names = list(schema.DATABASES)
         if self._is_read_only:
             with self._environment.begin() as transaction:
-                names = records.present(transaction)
+                names = schema.present(transaction)
         create = not self._is_read_only
         return {name: self._environment.open_db(name, create=create) for name in names}
 
@@ -232,11 +201,11 @@ class Shard:
             commits = self._databases[b"commits"]
             # A copy: a transaction that finds no room leaves the backlog as it was.
             backlog = self._backlog.copy()
-            Writer(transaction, self._databases, backlog).write(batch)
+            TransactionWriter(transaction, self._databases, backlog).write(batch)
             last_id = max(self.last_id, _last_id_in(batch))
             if last_id > self.last_id:
-                acid_count.put_last_id(transaction, commits, last_id)
-            acid_count.put(transaction, commits, self._count + 1)
+                rollback_guard.put_last_id(transaction, commits, last_id)
+            rollback_guard.put(transaction, commits, self._count + 1)
         self._count += 1
         self.last_id = last_id
         self._backlog = backlog
@@ -263,7 +232,7 @@ class Shard:
     ) -> Range | None:
         with unreadable(self._path), self._environment.begin(buffers=True) as transaction:
             cursor = transaction.cursor(self._databases[b"data"])
-            return records.read_range(cursor, stream_id, start, limit, bytes_max)
+            return schema.read_range(cursor, stream_id, start, limit, bytes_max)
 
     def recover(self) -> Iterator[StreamState | Unrecovered]:
         """Damage that leaves open which stream it hit stops the start: no name may seem free."""
@@ -271,7 +240,7 @@ class Shard:
         with unreadable(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"streams"]):
                 count += 1
-                stream = records.unseal("streams", key, value)
+                stream = schema.unseal("streams", key, value)
                 try:
                     found: StreamState | Unrecovered = self._recover_one(transaction, key, stream)
                 except (MemoryError, OSError, lmdb.Error):
@@ -281,11 +250,11 @@ class Shard:
                 yield found
             if b"removed" in self._databases:  # not in an old directory that is only read
                 for key, value in transaction.cursor(self._databases[b"removed"]):
-                    records.unseal("removed", key, value)
+                    schema.unseal("removed", key, value)
                     self._backlog.append(Erasure(int.from_bytes(key, "big")))
             if self._backlog:
                 self.committer.add(_GO_ON, None)
-            for name in records.STATE_DATABASES:
+            for name in schema.STATE_DATABASES:
                 if transaction.stat(self._databases[name])["entries"] != count:
                     raise StoredBytesDamaged(f"{self._path.name}/{name.decode()}", "its count")
 
@@ -294,7 +263,7 @@ class Shard:
         if head is None:
             raise StoredBytesDamaged("heads", key.hex())
         stream_id = int.from_bytes(key, "big")
-        state = decode_state(stream_id, stream, records.unseal("heads", key, head))
+        state = decode_state(stream_id, stream, schema.unseal("heads", key, head))
         self._recover_producers(transaction, key, state)
         if state.kept.bytes:
             # The run before this one may have stopped in the middle of it.
@@ -304,7 +273,7 @@ class Shard:
     def documents(self) -> Iterator[tuple[str, bytes]]:
         with unreadable(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"documents"]):
-                yield records.decode_document(records.unseal("documents", key, value))
+                yield schema.decode_document(schema.unseal("documents", key, value))
 
     def check_part(self, name: bytes, first: bytes) -> tuple[bytes | None, Checked]:
         """Values of a database from the key `first` on; where to go on, and what was found."""
@@ -317,7 +286,7 @@ class Shard:
                 key, value = cursor.item()
                 checked += len(key) + len(value)
                 try:
-                    records.unseal(name.decode(), key, value)
+                    schema.unseal(name.decode(), key, value)
                 except StoredBytesDamaged as rot:
                     damage.append(rot)
                 found = cursor.next()
@@ -329,9 +298,9 @@ class Shard:
         for key, payload in receipts:
             by_producer.setdefault(key[:-1], []).append(payload)
         for key, payload in self._with_prefix(transaction, b"producers", prefix):
-            record = records.decode_producer(payload)
+            record = schema.decode_producer(payload)
             producer = ProducerState(record.epoch, record.seq, [])
-            records.restore_receipts(producer, by_producer.get(key, []))
+            schema.restore_receipts(producer, by_producer.get(key, []))
             if state.producers is None:
                 state.producers = {}
             state.producers[record.id] = producer
@@ -342,7 +311,7 @@ class Shard:
         cursor = transaction.cursor(self._databases[name])
         found = cursor.set_range(prefix)
         while found and cursor.key().startswith(prefix):
-            yield cursor.key(), records.unseal(name.decode(), cursor.key(), cursor.value())
+            yield cursor.key(), schema.unseal(name.decode(), cursor.key(), cursor.value())
             found = cursor.next()
 
 
@@ -351,161 +320,3 @@ def _unrecovered(key: bytes, stream: bytes, error: Exception) -> Unrecovered:
     source_id = None if record.fork is None else record.fork.source_id
     stream_id = int.from_bytes(key, "big")
     return Unrecovered(stream_id, record.name, error, source_id, is_known=False)
-
-
-class Writer:
-    """Puts one batch into one transaction."""
-
-    def __init__(self, transaction: Any, databases: dict[bytes, Any], backlog: Backlog) -> None:
-        self._transaction = transaction
-        self._databases = databases
-        self._pieces: dict[int, list[Appended]] = {}
-        self._gone: set[int] = set()
-        self._backlog = backlog
-        self._room = CLEARED_AT_ONCE_MAX
-
-    def write(self, batch: list[AnyWork]) -> None:
-        """All of the batch, and some of the backlog: what is to go waits for others' turns."""
-        heads: dict[int, HeadRecord] = {}
-        for work in batch:
-            if isinstance(work, UsedId):
-                continue
-            if not isinstance(work, Work):
-                self._keep(work)
-                continue
-            state, change = work.state, work.change
-            heads[state.id] = work.head
-            if isinstance(change, Appended):
-                self._append(state, change)
-            elif isinstance(change, Created):
-                self._make_room_for(state.id)
-                self._put(b"streams", records.stream_key(state.id), encode_stream(state))
-                self._append(state, change.initial)
-            elif isinstance(change, Released):
-                self._flush(state.id)
-                self._backlog.append(Clearance(state.id, change.kept.bytes))
-            elif isinstance(change, Adopted):
-                self._adopt_producers(state)
-            elif isinstance(change, Removed) and change.whole:
-                self._pieces.pop(state.id, None)
-                self._remove(state.id)
-                self._gone.add(state.id)
-        for stream_id in list(self._pieces):
-            self._flush(stream_id)
-        for stream_id, head in heads.items():
-            if stream_id not in self._gone:
-                self._put(b"heads", records.stream_key(stream_id), encode_head(head))
-        for _ in range(CLEARED_AT_ONCE_MAX):
-            if not self._backlog or not self._is_done(self._backlog[0]):
-                break
-            self._backlog.popleft()
-
-    def _keep(self, documents: Documents) -> None:
-        for name, value in documents.items():
-            key = records.document_key(name)
-            if value is None:
-                self._transaction.delete(key, db=self._databases[b"documents"])
-            else:
-                self._put(b"documents", key, records.encode_document(name, value))
-
-    def _append(self, state: StreamState, change: Appended) -> None:
-        if change.data:
-            self._pieces.setdefault(state.id, []).append(change)
-        producer = change.producer
-        if producer is not None:
-            self._put_producer(state.id, producer, [change.end])
-
-    def _put_producer(
-        self, stream_id: int, producer: ProducerHeaders, receipts: Sequence[Position]
-    ) -> None:
-        """`receipts` are those of its last appends, the newest last."""
-        key = records.producer_key(stream_id, producer.id)
-        value = records.encode_producer(producer.id, producer.epoch, producer.seq)
-        self._put(b"producers", key, value)
-        for seq, end in enumerate(receipts, producer.seq - len(receipts) + 1):
-            slot = key + bytes((seq % RECEIPT_SLOTS,))
-            self._put(b"receipts", slot, records.encode_receipt(producer.epoch, seq, end))
-
-    def _adopt_producers(self, state: StreamState) -> None:
-        for name, producer in (state.producers or {}).items():
-            headers = ProducerHeaders(name, producer.epoch, producer.seq)
-            self._put_producer(state.id, headers, producer.receipts)
-
-    def _flush(self, stream_id: int) -> None:
-        """What the batch adds to one stream, as few values of bounded size."""
-        pieces = self._pieces.pop(stream_id, [])
-        start, lengths, data = None, [], bytearray()
-        for piece in pieces:
-            offset = 0
-            position = piece.start
-            for length in piece.lengths:
-                if start is not None and len(data) + length > CHUNK_BYTES_MAX:
-                    self._put_chunk(stream_id, start, lengths, bytes(data))
-                    start, lengths, data = None, [], bytearray()
-                if start is None:
-                    start = position
-                lengths.append(length)
-                data += piece.data[offset : offset + length]
-                offset += length
-                position = Position(position.messages + 1, position.bytes + length)
-        if start is not None:
-            self._put_chunk(stream_id, start, lengths, bytes(data))
-
-    def _put_chunk(self, stream_id: int, start: Position, lengths: list[int], data: bytes) -> None:
-        key = records.data_key(stream_id, start.bytes)
-        self._put(b"data", key, records.encode_chunk(start, lengths, data))
-
-    def _put(self, database: bytes, key: bytes, payload: bytes) -> None:
-        self._transaction.put(key, records.seal(key, payload), db=self._databases[database])
-
-    def _remove(self, stream_id: int) -> None:
-        """A stream is gone with this transaction; its data follows at once, if it is little."""
-        key = records.stream_key(stream_id)
-        for name in records.STATE_DATABASES:
-            self._transaction.delete(key, db=self._databases[name])
-        if not self._erase(stream_id):
-            # After a crash, this is what says that there is something to delete.
-            self._put(b"removed", key, b"")
-            self._backlog.append(Erasure(stream_id))
-
-    def _make_room_for(self, stream_id: int) -> None:
-        """Ids are not used twice. If one were, what is left of the first must not go with it."""
-        key, removed = records.stream_key(stream_id), self._databases[b"removed"]
-        if self._backlog and self._transaction.delete(key, db=removed):
-            self._backlog.remove(Erasure(stream_id))
-            room, self._room = self._room, sys.maxsize
-            self._erase(stream_id)
-            self._room = room
-
-    def _is_done(self, work: Clearance | Erasure) -> bool:
-        if isinstance(work, Clearance):
-            return self._clear(work)
-        if not self._erase(work.stream_id):
-            return False
-        key = records.stream_key(work.stream_id)
-        self._transaction.delete(key, db=self._databases[b"removed"])
-        return True
-
-    def _clear(self, clearance: Clearance) -> bool:
-        """Whether all that was to go is gone; if not, there was no room for more."""
-
-        def is_void(cursor: Any) -> bool:
-            return records.chunk_end(cursor.key(), cursor.value()) <= clearance.before
-
-        return self._delete_some(b"data", records.stream_key(clearance.stream_id), is_void)
-
-    def _erase(self, stream_id: int) -> bool:
-        prefix = records.stream_key(stream_id)
-        return all(
-            self._delete_some(name, prefix, lambda _: True) for name in records.CONTENT_DATABASES
-        )
-
-    def _delete_some(self, name: bytes, prefix: bytes, is_void: Callable[[Any], bool]) -> bool:
-        cursor = self._transaction.cursor(self._databases[name])
-        found = cursor.set_range(prefix)
-        while found and cursor.key().startswith(prefix) and is_void(cursor):
-            if not self._room:
-                return False
-            self._room -= 1
-            found = cursor.delete()
-        return True

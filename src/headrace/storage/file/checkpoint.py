@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from headrace.limits import Limits
-from headrace.storage import packs, stream_files, whole_files
-from headrace.storage.catalog import Catalog
-from headrace.storage.catalog_entries import CatalogEntry, DocumentEntry, entry_of, note_sizes
-from headrace.storage.changed import ChangedStream
 from headrace.storage.disk import Disk, suppress_transient
-from headrace.storage.frames import CreateFrame, created_state, encode_frame
-from headrace.storage.pace import Pace
-from headrace.storage.packing import Packing, Run
-from headrace.storage.sorter import Sorter
-from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader, StreamWriter, Void
+from headrace.storage.file import atomic_file, pack_format, stream_files
+from headrace.storage.file.catalog import Catalog
+from headrace.storage.file.catalog_entries import CatalogEntry, DocumentEntry, entry_of, note_sizes
+from headrace.storage.file.frame_index import Sorter
+from headrace.storage.file.frames import CreateFrame, created_state, encode_frame
+from headrace.storage.file.pack_allocator import Packing, Run
+from headrace.storage.file.stream_changes import ChangedStream
+from headrace.storage.file.stream_files import NO_FILES, Sizes, StreamReader, StreamWriter, Void
+from headrace.storage.file.throttle import Pace
 
 SET_ASIDE: Final = "set-aside"
 _PACED_FROM: Final = 100  # a stream with fewer frames is carried over without a rest
@@ -109,7 +109,7 @@ class Checkpointer:
         body = b"".join(one if isinstance(one, bytes) else b"".join(one) for one in encoded)
         self._disk.make_directory(SET_ASIDE)
         name = f"{SET_ASIDE}/{stream_id:016x}-{self._catalog.current.applied_lsn:016d}"
-        whole_files.replace(self._disk, name, body, sync=self._sync)
+        atomic_file.replace(self._disk, name, body, sync=self._sync)
         if self._sync:
             self._disk.sync_directory("")
 
@@ -128,7 +128,7 @@ class Checkpointer:
         for number in self._packing.wasteful():
             for stream_id in self._pace.through(self._packing.owners(number)):
                 if self._catalog.has(stream_id):
-                    parts = packs.decode_parts(look_up(stream_id).packed)
+                    parts = pack_format.decode_parts(look_up(stream_id).packed)
                     if any(part.pack == number for part in parts):
                         found.add(stream_id)
         return found
@@ -158,7 +158,7 @@ class Checkpointer:
         """
         if before is not None:
             assert before.is_gone, "an id is not given twice at a time"
-            self._packing.let_go(packs.decode_parts(before.sizes.packed))
+            self._packing.let_go(pack_format.decode_parts(before.sizes.packed))
         stream = ChangedStream(entry_of(created_state(frame), NO_FILES), self._limits)
         stream.apply(frame.initial)
         return stream
@@ -182,14 +182,14 @@ class _Writer:
         new = stream.take_run()
         entry, sizes = stream.entry, stream.sizes
         if stream.is_gone:
-            self._packing.let_go(packs.decode_parts(sizes.packed))
+            self._packing.let_go(pack_format.decode_parts(sizes.packed))
             self.gone.append(entry.id)
             stream.entry = CatalogEntry(entry.id, None)
             return
         assert entry.head is not None, "a stream that exists stands somewhere"
         packed = sizes.packed
         if packed and entry.head.kept[1]:
-            unneeded, packed = packs.split_parts(packed, entry.head.kept[1])
+            unneeded, packed = pack_format.split_parts(packed, entry.head.kept[1])
             self._packing.let_go(unneeded)
         own: Run | None = None
         if new is not None or again:

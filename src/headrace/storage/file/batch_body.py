@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.storage.frames import (
+from headrace.storage.file.frames import (
     DOCUMENTS_TAG,
     LENGTH,
     Frame,

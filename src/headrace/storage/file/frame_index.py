@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.storage.bodies import frame_at, places_in, stream_at
-from headrace.storage.frames import DocumentsFrame, Frame
+from headrace.storage.file.batch_body import frame_at, places_in, stream_at
+from headrace.storage.file.frames import DocumentsFrame, Frame
 
 _BODY_SHIFT: Final = 32  # a frame is found by the number of its body, and below it its place there
 _PLACE_MASK: Final = (1 << _BODY_SHIFT) - 1

@@ -32,8 +32,9 @@ from headrace.errors import (
 )
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.acid_records import DATABASES
-from headrace.storage.acid_shard import Shard, UsedId
+from headrace.storage.acid.lmdb_shard import Shard
+from headrace.storage.acid.schema import DATABASES
+from headrace.storage.acid.transaction_writer import UsedId
 from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     Change,
@@ -57,8 +58,8 @@ from headrace.storage.base import (
 from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.committer import finish_cold, refusal_of
 from headrace.storage.disk import Disk, RealDisk, wait_briefly_for_descriptors
-from headrace.storage.lane import LaneMaker, ThreadLane
-from headrace.storage.tailed import TailedLog
+from headrace.storage.tiered_log import TailedLog
+from headrace.storage.worker_thread import LaneMaker, ThreadLane
 
 logger = logging.getLogger(__name__)
 

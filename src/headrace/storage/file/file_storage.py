@@ -26,7 +26,6 @@ from headrace.errors import (
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState, apply_append
-from headrace.storage import packs, stream_files
 from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     Change,
@@ -48,9 +47,6 @@ from headrace.storage.base import (
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
-from headrace.storage.catalog import Catalog, apply_documents
-from headrace.storage.catalog_entries import sizes_of, state_of
-from headrace.storage.checkpoint import Checkpointer, Flushed
 from headrace.storage.committer import Committer, finish_cold, refusal_of
 from headrace.storage.disk import (
     Disk,
@@ -58,8 +54,12 @@ from headrace.storage.disk import (
     suppress_transient,
     wait_briefly_for_descriptors,
 )
-from headrace.storage.file_log import FileLog, PartCheck
-from headrace.storage.frames import (
+from headrace.storage.file import pack_format, stream_files
+from headrace.storage.file.catalog import Catalog, apply_documents
+from headrace.storage.file.catalog_entries import sizes_of, state_of
+from headrace.storage.file.checkpoint import Checkpointer, Flushed
+from headrace.storage.file.file_log import FileLog, PartCheck
+from headrace.storage.file.frames import (
     AdoptFrame,
     AppendFrame,
     BlobFrame,
@@ -74,12 +74,12 @@ from headrace.storage.frames import (
     encode_change,
     encode_frame,
 )
-from headrace.storage.journal import DIRECTORY as JOURNAL
-from headrace.storage.journal import SEGMENT_BYTES, Journal
-from headrace.storage.lane import LaneMaker, ThreadLane
-from headrace.storage.pace import Pace
+from headrace.storage.file.journal import DIRECTORY as JOURNAL
+from headrace.storage.file.journal import SEGMENT_BYTES, Journal
+from headrace.storage.file.stream_files import NO_FILES, Sizes
+from headrace.storage.file.throttle import Pace
 from headrace.storage.records import StreamRecord
-from headrace.storage.stream_files import NO_FILES, Sizes
+from headrace.storage.worker_thread import LaneMaker, ThreadLane
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class FileStorage:
         self._catalog = Catalog(disk, sync=sync)
         self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
         disk.make_directory(stream_files.DIRECTORY)
-        disk.make_directory(packs.DIRECTORY)
+        disk.make_directory(pack_format.DIRECTORY)
         self.blobs: Blobs = DiskBlobs(disk, sync=sync)
         self._ballast = Ballast(disk)
         self._is_prepared = False

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from headrace.limits import Limits
 from headrace.protocol.stream import StreamConfig, StreamState, apply_append
-from headrace.storage.catalog_entries import entry_of
-from headrace.storage.changed import ChangedStream
-from headrace.storage.frames import (
+from headrace.storage.file.catalog_entries import entry_of
+from headrace.storage.file.frames import (
     AdoptFrame,
     AppendFrame,
     ReleaseFrame,
@@ -17,8 +16,9 @@ from headrace.storage.frames import (
     TrimFrame,
     apply_frame,
 )
+from headrace.storage.file.stream_changes import ChangedStream
+from headrace.storage.file.stream_files import NO_FILES
 from headrace.storage.records import HeadRecord
-from headrace.storage.stream_files import NO_FILES
 
 ID = 1_000_000_000_000
 LIMITS = Limits()

@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from headrace.storage import pace
-from headrace.storage.pace import Pace
+from headrace.storage.file import throttle
+from headrace.storage.file.throttle import Pace
 
 
 @pytest.mark.parametrize(("pressed", "rests"), [(False, 4), (True, 0)])
@@ -16,10 +16,10 @@ def test_it_rests_after_each_slice_unless_it_is_pressed(
 ) -> None:
     rested: list[float] = []
     ticks = count()
-    monkeypatch.setattr(pace, "monotonic", lambda: next(ticks) * pace.SLICE_SECS)
-    monkeypatch.setattr(pace, "sleep", rested.append)
+    monkeypatch.setattr(throttle, "monotonic", lambda: next(ticks) * throttle.SLICE_SECS)
+    monkeypatch.setattr(throttle, "sleep", rested.append)
     assert list(Pace(lambda: pressed).through("abcd")) == list("abcd")
-    assert rested == [pace.REST_SECS] * rests
+    assert rested == [throttle.REST_SECS] * rests
 
 
 def test_a_worker_that_becomes_pressed_goes_on_without_rests(
@@ -27,7 +27,7 @@ def test_a_worker_that_becomes_pressed_goes_on_without_rests(
 ) -> None:
     rested: list[float] = []
     ticks = count()
-    monkeypatch.setattr(pace, "monotonic", lambda: next(ticks) * pace.SLICE_SECS)
-    monkeypatch.setattr(pace, "sleep", rested.append)
+    monkeypatch.setattr(throttle, "monotonic", lambda: next(ticks) * throttle.SLICE_SECS)
+    monkeypatch.setattr(throttle, "sleep", rested.append)
     assert list(Pace(lambda: next(ticks) > 6).through("abcdef")) == list("abcdef")
     assert 0 < len(rested) < 6

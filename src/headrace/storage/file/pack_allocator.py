@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from headrace.errors import InsufficientStorage, StoredBytesDamaged
 from headrace.protocol.offsets import Position
-from headrace.storage import packs
-from headrace.storage.catalog import Catalog
 from headrace.storage.disk import Disk, DiskFile
-from headrace.storage.pace import Pace
-from headrace.storage.packs import PackWriter, Part
+from headrace.storage.file import pack_format
+from headrace.storage.file.catalog import Catalog
+from headrace.storage.file.pack_format import PackWriter, Part
+from headrace.storage.file.throttle import Pace
 
 OWN_FILES_BYTES_MIN = 32 * 1024  # a stream that has so much in packs gets files
 PARTS_MAX = 16  # a stream's parts, before they are written again as one
@@ -56,7 +56,7 @@ class Packing:
         if self._sizes is None:
             self._sizes = self._take_stock()
         for number in self._dead:
-            self._disk.remove(packs.path(number))
+            self._disk.remove(pack_format.path(number))
         self._dead, self._freed, self._rewriting = [], [], []
         self._writer = PackWriter(self._disk, self._next, sync=self._sync)
         has_room = self._disk.refusal(REWRITTEN_BYTES_MAX) is None
@@ -64,19 +64,19 @@ class Packing:
 
     def _take_stock(self) -> dict[int, int]:
         """The packs that an earlier server left, and what counts in them."""
-        names = self._disk.list(packs.DIRECTORY)
-        found = {int(name) for name in names if packs.is_name(name)}
+        names = self._disk.list(pack_format.DIRECTORY)
+        found = {int(name) for name in names if pack_format.is_name(name)}
         if not found:
             return {}
         self._next = max(found) + 1
         for entry in self._pace.through(self._catalog.load(self._pace).streams.values()):
-            for part in packs.decode_parts(entry.packed):
+            for part in pack_format.decode_parts(entry.packed):
                 self._live_bytes[part.pack] = self._live_bytes.get(part.pack, 0) + part.size
         self._dead = sorted(found - self._live_bytes.keys())
         return {number: self._size_of(number) for number in sorted(found & self._live_bytes.keys())}
 
     def _size_of(self, number: int) -> int:
-        file = self._disk.open(packs.path(number))
+        file = self._disk.open(pack_format.path(number))
         try:
             return file.size()
         finally:
@@ -89,11 +89,11 @@ class Packing:
 
         Returns its parts and, when they have become much, what is to go into its own files.
         """
-        before_bytes = run.start.bytes - packs.start_of(packed).bytes if run and packed else 0
+        before_bytes = run.start.bytes - pack_format.start_of(packed).bytes if run and packed else 0
         is_much = run is not None and before_bytes + len(run.data) >= OWN_FILES_BYTES_MIN
         is_due = packed and (is_much or self._are_many(packed, stream_id))
         if (packed and again) or (is_due and self._spend(before_bytes)):
-            parts = packs.decode_parts(packed)
+            parts = pack_format.decode_parts(packed)
             gathered = self._gather(stream_id, parts, run)
             if gathered is not None:
                 self.let_go(parts)
@@ -104,7 +104,7 @@ class Packing:
 
     def _are_many(self, packed: bytes, stream_id: int) -> bool:
         """Not the same number for all streams, which would fall due together."""
-        count = packs.count_parts(packed)
+        count = pack_format.count_parts(packed)
         half = PARTS_MAX // 2
         return count >= PARTS_MAX or (
             count >= half and (stream_id + self._writer.number) % half == 0
@@ -124,7 +124,7 @@ class Packing:
         data: list[bytes] = []
         try:
             for part in parts:
-                found, content = packs.read_part(self._file(part.pack), stream_id, part)
+                found, content = pack_format.read_part(self._file(part.pack), stream_id, part)
                 lengths += found
                 data.append(content)
         except (StoredBytesDamaged, OSError):
@@ -139,7 +139,7 @@ class Packing:
         if file is None:
             if len(self._open) >= _OPEN_MAX:
                 self._close_files()
-            file = self._open[number] = self._disk.open(packs.path(number))
+            file = self._open[number] = self._disk.open(pack_format.path(number))
         return file
 
     def _close_files(self) -> None:
@@ -174,7 +174,7 @@ class Packing:
     def owners(self, number: int) -> Iterator[int]:
         """The ids of streams that have a part in a pack, or had one."""
         try:
-            yield from packs.owners(self._file(number))
+            yield from pack_format.owners(self._file(number))
         except OSError:
             self._stuck.add(number)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.protocol.stream import StreamState
+from headrace.storage.file.stream_files import Sizes
 from headrace.storage.records import (
     HeadRecord,
     ProducerRecords,
@@ -15,7 +16,6 @@ from headrace.storage.records import (
     restore_state,
     stream_record,
 )
-from headrace.storage.stream_files import Sizes
 
 
 class CatalogEntry(msgspec.Struct, array_like=True, tag=1):

@@ -10,8 +10,8 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import CHECK_BYTES, Checked, Cold, Range
 from headrace.storage.disk import Disk, without_descriptor
-from headrace.storage.stream_files import NO_FILES, Sizes, StreamReader
-from headrace.storage.tailed import TailedLog
+from headrace.storage.file.stream_files import NO_FILES, Sizes, StreamReader
+from headrace.storage.tiered_log import TailedLog
 
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState, apply_append
-from headrace.storage.catalog_entries import CatalogEntry, entry_of, sizes_of, state_of
-from headrace.storage.frames import (
+from headrace.storage.file.catalog_entries import CatalogEntry, entry_of, sizes_of, state_of
+from headrace.storage.file.frames import (
     AdoptFrame,
     AppendFrame,
     Frame,
@@ -14,7 +14,7 @@ from headrace.storage.frames import (
     StateFrame,
     apply_frame,
 )
-from headrace.storage.packing import Run
+from headrace.storage.file.pack_allocator import Run
 from headrace.storage.records import head_after_appends
 
 

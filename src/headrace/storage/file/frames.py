@@ -18,7 +18,6 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.snapshots import apply_publish
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.append_frames import APPEND_TAG, append_fields, encode_append
 from headrace.storage.base import (
     Adopted,
     Change,
@@ -28,6 +27,7 @@ from headrace.storage.base import (
     Released,
     Trimmed,
 )
+from headrace.storage.file.append_frames import APPEND_TAG, append_fields, encode_append
 from headrace.storage.records import (
     HeadRecord,
     ProducerRecords,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StoredBytesDamaged
-from headrace.storage import set_down
 from headrace.storage.disk import RealDisk
-from headrace.storage.frames import HEADER_BYTES, DocumentsFrame, decode_header, encode_frame
-from headrace.storage.journal import Journal, segment_name
-from headrace.storage.set_down import Again
+from headrace.storage.file import doublewrite
+from headrace.storage.file.doublewrite import Again
+from headrace.storage.file.frames import HEADER_BYTES, DocumentsFrame, decode_header, encode_frame
+from headrace.storage.file.journal import Journal, segment_name
 
 SEGMENT_BYTES = 64 * 1024
 
@@ -41,7 +41,7 @@ def values(disk: RealDisk) -> list[bytes | None]:
 def test_a_torn_batch_is_taken_from_where_it_was_set_down(tmp_path: Path, torn: str) -> None:
     disk = RealDisk(tmp_path)
     batch = write_two_batches(disk)
-    set_down.write(disk, [batch])
+    doublewrite.write(disk, [batch])
     size = len(batch.data)
     start, count = {"begin": (0, 16), "end": (size - 16, 16), "all": (0, size)}[torn]
     file = disk.open(segment_name(1))
@@ -61,7 +61,7 @@ def test_without_it_the_torn_batch_is_missed(tmp_path: Path) -> None:
 
 def test_damage_to_what_was_set_down_is_told(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
-    set_down.write(disk, [write_two_batches(disk)])
+    doublewrite.write(disk, [write_two_batches(disk)])
     path = tmp_path / "journal" / "again"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

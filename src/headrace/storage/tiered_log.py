@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import Cold, Range
+from headrace.storage.fork_reads import FAR, Sought, clip, read_on, seek_messages
 from headrace.storage.memory import MemoryLog
-from headrace.storage.ranges import FAR, Sought, clip, read_on, seek_messages
 
 
 def base_of(state: StreamState) -> Position:

@@ -1,0 +1,1 @@
+"""acid: streams spread over LMDB environments, one transaction per batch and shard."""
