@@ -438,10 +438,13 @@ def test_the_feed_outlasts_a_crash_of_postgres() -> None:
 
 
 def changes_after(consumer: Consumer, start: Position) -> list[tuple[str, str | None]]:
-    """What is there, up to a pause."""
+    """All that Postgres has by now, however long it takes to send it."""
+    until = consumer.feed.newest_lsn()
     found: list[Change] = []
     while True:
-        batch = consumer.feed.next_batch(start, rows_max=100, bytes_max=1 << 24, wait_secs=0.5)
+        batch = consumer.feed.next_batch(
+            start, rows_max=100, bytes_max=1 << 24, wait_secs=0.5, until=until
+        )
         if batch.end == start:
             return [(change.op, change.key) for change in found]
         found += batch.changes
