@@ -11,12 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from headrace.postgres import changes
 from headrace.postgres.changes import Batch, ChangeFeed, Position
 from headrace.postgres.pgoutput import Change
+from headrace.postgres.replication import Replication
 from headrace.postgres.server import PostgresServer
+from headrace.postgres.sink import Target, write
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Generation, Slot
 from headrace.testing.waiting import eventually
@@ -24,6 +27,7 @@ from tests.postgres.fixtures import UNSYNCED, private_postgres
 
 pytestmark = pytest.mark.slow
 
+BOUNDS = {"rows_max": 1000, "bytes_max": 1 << 24}
 ITEMS = "create table items (id int primary key, title text, body text)"
 
 
@@ -332,20 +336,66 @@ def test_a_snapshot_in_batches_goes_on_after_a_restart(database: str) -> None:
         assert left == (0,)
 
 
-def test_what_our_sink_wrote_is_left_out(database: str) -> None:
-    execute(database, ITEMS)
-    with consuming(database, "items") as consumer:
-        with psycopg.connect(database) as connection:
-            connection.execute("select pg_replication_origin_create('headrace_loop')")
+def write_as(url: str, origin: str, *queries: str) -> None:
+    """As a session that has a replication origin, such as a logical subscription's."""
+    with psycopg.connect(url) as connection:
+        known = "select 1 from pg_replication_origin where roname = %s"
+        if connection.execute(known, (origin,)).fetchone() is None:
+            connection.execute("select pg_replication_origin_create(%s)", (origin,))
             connection.commit()
-            connection.execute("select pg_replication_origin_session_setup('headrace_loop')")
-            connection.execute("insert into items values (1)")
-        execute(
-            database,
-            "insert into items values (2)",
-            "select pg_replication_origin_drop('headrace_loop')",
-        )
-        assert [value(change)["id"] for change in consumer.take(1)] == [2]
+        connection.execute("select pg_replication_origin_session_setup(%s)", (origin,))
+        for query in queries:
+            connection.execute(query.encode())
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"), [("others", [2, 3, 6]), ("any", [1, 2, 3, 4, 5, 6]), ("none", [3, 6])]
+)
+def test_only_what_our_sink_wrote_is_left_out(
+    database: str, origin: str, expected: list[int]
+) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items", origin=origin) as consumer:
+        _sink(database, "headrace", 1)
+        write_as(database, "subscriber", "insert into items values (2)")
+        execute(database, "insert into items values (3)")
+        _sink(database, "ours", 4)
+        _sink(database, "headrace", 5)
+        execute(database, "insert into items values (6)")
+        taken = consumer.take(len(expected))
+        assert [value(change)["id"] for change in taken] == expected
+        assert consumer.is_quiet()
+
+
+def _sink(url: str, origin: str, row_id: int) -> None:
+    rows = pa.RecordBatch.from_pydict({"id": pa.array([row_id], pa.int32())})
+    write(Target(url, "items", ("id",), origin=origin), None, [rows])
+
+
+def test_a_sink_that_writes_without_a_pause_neither_holds_up_a_batch_nor_the_log(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(database, ITEMS)
+    left_out = 0
+    with consuming(database, "items") as consumer:
+        assert consumer.is_quiet()
+        feed, receive = consumer.feed, Replication.receive
+
+        def after_one_more(reader: Replication, wait_secs: float) -> bytes | None:
+            nonlocal left_out
+            if left_out < 40:
+                left_out += 1
+                write_as(database, "headrace_0", f"insert into items values ({left_out})")
+            return receive(reader, max(wait_secs, 20.0) if left_out < 40 else wait_secs)
+
+        monkeypatch.setattr(Replication, "receive", after_one_more)
+        found = feed.next_batch(consumer.at, **BOUNDS, wait_secs=0)
+        assert not found.changes
+        assert left_out < 40, "it did not wait for the end of what is left out"
+        while left_out < 40 or feed.slot.health().lag_bytes > 1000:
+            assert not feed.next_batch(consumer.at, **BOUNDS, wait_secs=0.1).changes
+        execute(database, "insert into items values (100)")
+        assert [value(change)["id"] for change in consumer.take(1)] == [100]
 
 
 def test_the_slot_follows_what_the_consumer_has_and_lets_idle_log_go(database: str) -> None:

@@ -18,11 +18,9 @@ from headrace.postgres.server import PostgresServer
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Slot
 from tests.postgres.fixtures import UNSYNCED, private_postgres
-from tests.postgres.test_changes import ITEMS, Consumer, consuming, execute, value
+from tests.postgres.test_changes import BOUNDS, ITEMS, Consumer, consuming, execute, value
 
 pytestmark = pytest.mark.slow
-
-BOUNDS = {"rows_max": 1000, "bytes_max": 1 << 24}
 
 
 def name_of(database: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from headrace.postgres.history import look
+from headrace.postgres.origins import Origin, is_own
 from headrace.postgres.pgoutput import (
     Begin,
     Change,
@@ -99,15 +100,16 @@ class Batch:
 class ChangeFeed:
     """Batches of one slot. Holds the replication connection open between them.
 
-    `retry_secs` is how long Postgres may be away before that is an error. `origin="none"` leaves
-    out what a replication origin wrote, which is what our sink does: so nothing goes in circles.
+    `retry_secs` is how long Postgres may be away before that is an error. `origin="others"` leaves
+    out what our sink wrote, so that nothing goes in circles; "none" leaves out what any replication
+    origin did, such as a logical subscription.
     """
 
     def __init__(
         self,
         slot: Slot,
         *,
-        origin: str = "none",
+        origin: Origin = "others",
         recover_lost_slot: bool = True,
         retry_secs: float = 60.0,
     ) -> None:
@@ -310,6 +312,9 @@ class ChangeFeed:
             message = reader.receive(collected.patience_secs(deadline))
             if message is not None:
                 collected.take(self._decoder.feed(message))
+                # Changes may come without a pause and all be left out.
+                if collected.is_idle and bounds.is_over(collected.position.lsn, deadline):
+                    break
             elif collected.changes or bounds.until is None or reader.sent_lsn >= bounds.until:
                 break
             else:
@@ -321,8 +326,9 @@ class ChangeFeed:
         if not collected.changes and not has_left:
             # Nothing for us up to here: let Postgres have its log back, though we stay where we
             # are. A quiet table beside a busy one would otherwise hold the log for ever.
-            if reader.sent_lsn > start.lsn and not collected.is_inside:
-                reader.acknowledge(reader.sent_lsn)
+            through = max(reader.sent_lsn, collected.position.lsn)
+            if through > start.lsn and not collected.is_inside:
+                reader.acknowledge(through)
             end = start
         # A shape whose first row is still to come is described again to a new reader only.
         self._read_to = None if collected.is_owing else end
@@ -335,9 +341,11 @@ class ChangeFeed:
         with self.slot.connect() as connection:
             described = [describe(connection, table) for table in self.slot.tables]
         keys = {d.table: frozenset(d.columns[i].name for i in d.keys) for d in described}
-        self._decoder = Decoder(keys)
+        leaves_out = is_own if self._origin == "others" else _nothing
+        self._decoder = Decoder(keys, leaves_out=leaves_out)
+        origin = "none" if self._origin == "none" else "any"
         self._reader = open_replication(
-            self.slot.url, self.slot.name, self.slot.name, start.lsn, origin=self._origin
+            self.slot.url, self.slot.name, self.slot.name, start.lsn, origin=origin
         )
         return self._reader
 
@@ -360,6 +368,10 @@ class ChangeFeed:
             pause = min(2 * pause, _LAST_RETRY_SECS)
 
 
+def _nothing(origin: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class _Bounds:
     """Where a batch must end, and how long to wait for its first row."""
@@ -368,6 +380,10 @@ class _Bounds:
     bytes_max: int
     wait_secs: float
     until: int | None
+
+    def is_over(self, lsn: int, deadline: float) -> bool:
+        """Whether a batch that is still empty at `lsn` has waited long enough."""
+        return time.monotonic() > deadline if self.until is None else lsn >= self.until
 
     def is_full(self, collected: _Collector) -> bool:
         return len(collected.changes) >= self.rows_max or collected.size_bytes >= self.bytes_max
@@ -397,6 +413,11 @@ class _Collector:
                 self.is_inside = True
             elif isinstance(message, Described):
                 self._described[message.relation.table] = message.relation
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was taken, and a transaction is wholly behind."""
+        return not self.changes and not self.is_inside
 
     @property
     def is_owing(self) -> bool:

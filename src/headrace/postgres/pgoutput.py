@@ -26,6 +26,7 @@ _EPOCH_2000_US = 946_684_800_000_000
 _NULL, _TEXT, _UNCHANGED = ord("n"), ord("t"), ord("u")
 _OLD_KEY, _OLD_ROW = ord("K"), ord("O")
 _FULL = ord("f")
+_OF_ROWS = (b"I", b"U", b"D", b"T")
 
 
 def lsn_text(lsn: int) -> str:
@@ -140,14 +141,18 @@ class Decoder:
     """Remembers the tables of one connection and the transaction it is in.
 
     Under REPLICA IDENTITY FULL the publisher calls every column a key; `primary_keys` says, by
-    table, which really are. `encoding` says how values of a type become JSON.
+    table, which really are. `encoding` says how values of a type become JSON. Transactions of an
+    origin that `leaves_out` knows have no changes.
     """
 
     def __init__(
         self,
         primary_keys: Mapping[str, frozenset[str]] | None = None,
         encoding: Encoding = encoder,
+        leaves_out: Callable[[str], bool] = lambda origin: False,
     ) -> None:
+        self._leaves_out = leaves_out
+        self._is_left_out = False
         self._primary_keys = primary_keys or {}
         self._encoding = encoding
         self._relations: dict[int, Relation] = {}
@@ -158,7 +163,10 @@ class Decoder:
 
     def feed(self, message: bytes) -> list[Message]:
         """What one message says; a truncate says one thing per table."""
-        match message[0:1]:
+        kind = message[0:1]
+        if self._is_left_out and kind in _OF_ROWS:
+            return []
+        match kind:
             case b"I":
                 return [self._insert(message)]
             case b"U":
@@ -173,9 +181,12 @@ class Decoder:
                 return [Commit(_COMMIT.unpack_from(message)[2])]
             case b"R":
                 return [self._relation(message)]
-            case b"O" | b"Y" | b"M":  # origin, type, logical message: nothing about rows
+            case b"O":
+                self._is_left_out = self._leaves_out(_string(message, 9)[0])
                 return []
-            case kind:
+            case b"Y" | b"M":  # type, logical message: nothing about rows
+                return []
+            case _:
                 raise ValueError(f"pgoutput message of unknown kind {kind!r}")
 
     def _begin(self, message: bytes) -> Begin:
@@ -183,6 +194,7 @@ class Decoder:
         self._commit_lsn = lsn_text(commit_lsn)
         self._committed_at_us = committed_at + _EPOCH_2000_US
         self._seq = 0
+        self._is_left_out = False  # the origin follows, if there is one
         return Begin(self._xid)
 
     def _relation(self, message: bytes) -> Described:

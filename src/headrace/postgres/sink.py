@@ -16,6 +16,7 @@ import pyarrow.csv
 from psycopg import sql
 
 from headrace.postgres.ledger import Claim, NotYet, SinkError, enter, take_run
+from headrace.postgres.origins import origin_name
 
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
@@ -34,8 +35,7 @@ Connect = Callable[[str], AbstractContextManager[psycopg.Connection]]
 class Target:
     """Where rows go. With `keys` a row replaces the one of the same key; without, it is added.
 
-    `origin` marks the rows as ours for logical replication, so that a feed with `origin="none"`
-    leaves them out.
+    `origin` marks the rows as ours for logical replication, so that a feed leaves them out.
     """
 
     url: str
@@ -132,7 +132,7 @@ def _write_in(
     if claim is not None and not enter(connection, claim, can_repeat=bool(target.keys)):
         return Written(0, [], was_in=True)
     if target.origin:
-        _set_origin(connection, f"{target.origin}_{claim.partition if claim else 0}")
+        _set_origin(connection, origin_name(target.origin, claim.partition if claim else 0))
     rejected: list[Rejected] = []
     load = _upsert if target.keys else _append
     rows = sum(

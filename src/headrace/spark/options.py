@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 # Spark adds these itself: the path of load() and save(), and the place of a query's state.
 _SPARK_OPTIONS: Final = frozenset({"path", "checkpointlocation", "queryname"})
+
+
+Choice = TypeVar("Choice", bound=str)
 
 
 class OptionError(ValueError):
@@ -34,12 +37,13 @@ class Options:
             raise OptionError(f"The option {name} is missing, such as {example}.")
         return value
 
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+    def choice(self, name: str, choices: tuple[Choice, ...]) -> Choice:
         """One of `choices`; the first if none is given."""
         value = self.text(name, choices[0])
-        if value not in choices:
-            raise OptionError(f"The option {name} is one of {', '.join(choices)}, not {value!r}.")
-        return value
+        for choice in choices:
+            if choice == value:
+                return choice
+        raise OptionError(f"The option {name} is one of {', '.join(choices)}, not {value!r}.")
 
     def names(self, name: str) -> tuple[str, ...]:
         """A comma list."""

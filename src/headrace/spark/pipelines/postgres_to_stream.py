@@ -1,7 +1,8 @@
 """`postgres-to-stream`: changes of tables as messages, by table or by key.
 
 As plain rows (what the reference writes to `pg-items`) or as changes of the State Protocol. Rows
-that `stream-to-postgres` wrote are left out: they came from a stream.
+that `stream-to-postgres` wrote are left out, unless `origin` asks for them: they came from a
+stream.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.postgres.origins import Origin
 from headrace.spark.pipelines.base import (
     BYTES_PER_BATCH,
     ConfigError,
@@ -39,6 +41,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     operations: tuple[Literal["insert", "update", "delete", "truncate"], ...] = ()  # the usual
     snapshot: Literal["initial", "never"] = "initial"
     on_lost_slot: Literal["snapshot", "fail"] = "snapshot"
+    origin: Origin = "others"
     producer: str = "postgres-to-stream"  # a lost checkpoint is refused, not written twice
     changes_per_batch: int = 50_000
     bytes_per_batch: int = BYTES_PER_BATCH  # of rows as JSON: a batch is in memory as a whole
@@ -92,6 +95,7 @@ def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFr
         .option("slot", config.slot)
         .option("snapshot", config.snapshot)
         .option("onLostSlot", config.on_lost_slot)
+        .option("origin", config.origin)
         .option("consumer", consumer)
         .option("maxChangesPerTrigger", config.changes_per_batch)
         .option("maxBytesPerTrigger", config.bytes_per_batch)

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.postgres.changes import Batch, ChangeFeed, Position
+from headrace.postgres.origins import ORIGINS, Origin
 from headrace.postgres.slots import Slot
 from headrace.spark.options import Options
 from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitions
@@ -51,7 +52,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._slot_name = options.text("slot")
         self._tables = options.names("tables")
         self._snapshot = options.choice("snapshot", ("initial", "never")) == "initial"
-        self._origin = options.choice("origin", ("none", "any"))
+        self._origin: Origin = options.choice("origin", ORIGINS)
         self._recover = options.choice("onLostSlot", ("snapshot", "fail")) == "snapshot"
         self._rows_max = options.number("maxChangesPerTrigger", 50_000)
         self._bytes_max = options.number("maxBytesPerTrigger", 64 * 1024 * 1024)
