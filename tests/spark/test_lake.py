@@ -246,7 +246,7 @@ def test_spark_writes_a_table_and_a_batch_done_again_adds_nothing(
     run()
     table = DeltaTable(str(tmp_path / "events"))
     assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [1, 2]
-    assert len(list((tmp_path / "events").glob("*.parquet"))) == 2
+    assert len(list((tmp_path / "events").rglob("*.parquet"))) == 2
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 import httpx
 import pyarrow as pa
@@ -14,7 +16,8 @@ from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from headrace.spark.lake.tables import Iceberg
+from headrace.spark.lake.files import write_files
+from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
 from headrace.spark.pipelines import archive, replay
 from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.spark.pipelines.runner import explain
@@ -82,14 +85,19 @@ def test_random_histories_come_back_from_the_lake_as_they_were(
         table=str(table),
         format=kind,
         value="binary",
+        shards=3,
         messages_per_batch=40,
     )
     run(archive, spark, config, tmp_path / "archive")
     before = files_of(table)
     post(http, names[0], b'{"late":1}')
     run(archive, spark, config, tmp_path / "archive")
-    # One file per stream and day, and the file of the late message.
-    assert before > files_of(table) == len(names) + 1 + 1
+    shards = {crc32(name.encode()) % 3 for name in [*names, more]}
+    # One file per shard and day, and the file of the late message.
+    assert before > files_of(table) == len(shards) + 1
+    assert {str(file.parent.name) for file in table.rglob("*.parquet")} == {
+        f"shard={shard}" for shard in shards
+    }
     back = replay.Config(server=config.server, table=str(table), to="back/{stream}")
     for _ in range(2):  # the second time finds everything done
         run(replay, spark, back, tmp_path / "replay")
@@ -97,6 +105,44 @@ def test_random_histories_come_back_from_the_lake_as_they_were(
     returned = values(http, *(f"back/{name}" for name in everything))
     assert {f"back/{k}": v for k, v in values(http, *everything).items()} == returned
     assert http.head(f"/v1/stream/back/{more}").headers["Content-Type"] == "a/b"
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_of_an_earlier_version_keeps_its_partitions(
+    spark: SparkSession, http: httpx.Client, tmp_path: Path, kind: Literal["delta", "iceberg"]
+) -> None:
+    """It was partitioned by stream and day, its files side by side."""
+    name, table = f"older-{kind}", tmp_path / "table"
+    put(http, name, b"0", b"1")
+    columns = {
+        "stream": name,
+        "day": "2026-11-01",
+        "offset": "1",
+        "content_type": "application/json",
+    }
+    text = pa.schema([(column, pa.string()) for column in [*columns, "value"]])
+    old = pa.RecordBatch.from_pylist([{**columns, "stream": f"{name}-gone", "value": "9"}], text)
+    lake: LakeTable = Iceberg.at(table, archive.OLD_PARTITIONS)
+    if kind == "delta":
+        lake = DeltaLake(table, archive.OLD_PARTITIONS)
+    keep = lake.keeps_partition_columns
+    [file] = write_files(lake.data_dir, "p", [old], lake.partition_by, keep_partition_columns=keep)
+    flat = replace(file, name=Path(file.name).name)
+    (lake.data_dir / file.name).rename(lake.data_dir / flat.name)
+    assert lake.commit(text, "of an earlier version", 0, [flat])
+
+    config = archive.Config(
+        server=str(http.base_url).rstrip("/"), streams=(name,), table=str(table), format=kind
+    )
+    run(archive, spark, config, tmp_path / "archive")
+    found = rows_of(table).sort_by("value")
+    assert found["value"].to_pylist() == ["0", "1", "9"]
+    assert found["stream"].to_pylist() == [name, name, f"{name}-gone"]
+    assert "shard" not in found.column_names
+    back = replay.Config(server=config.server, table=str(table), to="back/{stream}")
+    run(replay, spark, back, tmp_path / "replay")
+    again = values(http, f"back/{name}", f"back/{name}-gone")
+    assert again == {f"back/{name}": [b"0", b"1"], f"back/{name}-gone": [b"9"]}
 
 
 def test_a_stream_that_holds_messages_is_not_replayed_into(

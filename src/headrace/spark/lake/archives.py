@@ -7,24 +7,29 @@ change while files are merged under it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset as ds
 
-from headrace.spark.lake.files import LakeError, remove_files, write_files
+from headrace.spark.lake.files import ROWS_PER_GROUP, LakeError, remove_files, write_files
 from headrace.spark.lake.tables import Iceberg, location, partitions_of
 from headrace.spark.places import local_path
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
+    from pyiceberg.table import DataScan, FileScanTask, Table
 
-COLUMNS = ("offset", "content_type", "value")
-_SMALL_BYTES_MAX = 64 * 1024 * 1024
-_NOT_BY_STREAM = "The table is not partitioned by stream, as archive does it."
+COLUMNS: Final = ("offset", "content_type", "value")
+_SMALL_BYTES_MAX: Final = 64 * 1024 * 1024
+
+FilesOfStreams = dict[str, tuple[str, ...]]
+"""Each stream with the files that hold messages of it."""
 
 
 class Archive(Protocol):
@@ -34,10 +39,12 @@ class Archive(Protocol):
         """The one that is now."""
         ...
 
-    def streams(self, version: int) -> list[str]: ...
+    def partition_by(self) -> tuple[str, ...]: ...
 
-    def messages(self, stream: str, version: int) -> pa.Table:
-        """`COLUMNS` of one stream, in no order."""
+    def streams(self, version: int) -> FilesOfStreams: ...
+
+    def messages(self, stream: str, files: Sequence[str], version: int) -> pa.Table:
+        """`COLUMNS` of one stream out of `files`, in no order."""
         ...
 
     def merge_files(self) -> None:
@@ -69,23 +76,42 @@ class DeltaArchive:
     def version(self) -> int:
         return int(self._table().version())
 
-    def streams(self, version: int) -> list[str]:
-        table = self._table(version)
-        if "stream" not in table.metadata().partition_columns:
-            raise LakeError(_NOT_BY_STREAM)
-        return sorted({partition["stream"] for partition in table.partitions()})
+    def partition_by(self) -> tuple[str, ...]:
+        return tuple(self._table().metadata().partition_columns)
 
-    def messages(self, stream: str, version: int) -> pa.Table:
-        read: pa.Table = self._table(version).to_pyarrow_table(
-            partitions=[("stream", "=", stream)], columns=list(COLUMNS)
+    def streams(self, version: int) -> FilesOfStreams:
+        rows = _delta_rows(self.path, version)
+        _check_archive(rows.schema.names)
+        return _by_stream(
+            (fragment.path, fragment.to_table(schema=rows.schema, columns=["stream"]))
+            for fragment in rows.get_fragments()
         )
-        return read
+
+    def messages(self, stream: str, files: Sequence[str], version: int) -> pa.Table:
+        rows = _delta_rows(self.path, version)
+        wanted = pc.field("stream") == stream
+        return pa.concat_tables(
+            fragment.to_table(schema=rows.schema, columns=list(COLUMNS), filter=wanted)
+            for fragment in rows.get_fragments(wanted)
+            if fragment.path in files
+        )
 
     def merge_files(self) -> None:
         """The parts are forgotten a week later."""
+        from deltalake import WriterProperties
+
         table = self._table()
-        table.optimize.compact()
+        how = WriterProperties(max_row_group_size=ROWS_PER_GROUP, compression="ZSTD")
+        table.optimize.compact(writer_properties=how)
         table.vacuum(dry_run=False)
+
+
+@lru_cache(maxsize=1)
+def _delta_rows(path: str, version: int) -> ds.Dataset:
+    """A version never changes, and to learn of its files the whole log is read."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(path, version=version).to_pyarrow_dataset()
 
 
 @dataclass(frozen=True)
@@ -106,23 +132,26 @@ class IcebergArchive:
                 raise LakeError(f"{self.lake.path} holds nothing yet.")
             return snapshot.snapshot_id
 
-    def streams(self, version: int) -> list[str]:
+    def partition_by(self) -> tuple[str, ...]:
         with self._opened() as table:
-            names = partitions_of(table)
-            if "stream" not in names:
-                raise LakeError(_NOT_BY_STREAM)
-            place = names.index("stream")
-            files = table.scan(snapshot_id=version).plan_files()
-            return sorted({task.file.partition[place] for task in files})
+            return tuple(partitions_of(table))
 
-    def messages(self, stream: str, version: int) -> pa.Table:
+    def streams(self, version: int) -> FilesOfStreams:
+        with self._opened() as table:
+            _check_archive(table.schema().column_names)
+            scan = table.scan(selected_fields=("stream",), snapshot_id=version)
+            return _by_stream(
+                (task.file.file_path, _scanned(table, scan, [task])) for task in scan.plan_files()
+            )
+
+    def messages(self, stream: str, files: Sequence[str], version: int) -> pa.Table:
         from pyiceberg.expressions import EqualTo
 
         with self._opened() as table:
             wanted = EqualTo("stream", stream)  # type: ignore[arg-type,call-arg]  # as its docs call it
             scan = table.scan(wanted, selected_fields=COLUMNS, snapshot_id=version)
-            read: pa.Table = scan.to_arrow()
-            return read
+            tasks = [task for task in scan.plan_files() if task.file.file_path in files]
+            return _scanned(table, scan, tasks)
 
     def merge_files(self) -> None:
         """The parts stay on the disk: pyiceberg removes no files."""
@@ -137,8 +166,12 @@ class IcebergArchive:
 
         directory = self.lake.data_dir
         rows = pa.concat_tables(_rows(table, file) for file in files)
+        names = set(rows.column_names)
+        order = [(name, "ascending") for name in ("stream", "offset") if name in names]
+        ordered = rows.sort_by(order) if order else rows  # a reader of one stream skips the rest
+        plain = [name for name in partitions_of(table) if name in names]
         written = write_files(
-            directory, "merged", rows.to_batches(), (), keep_partition_columns=True
+            directory, "merged", ordered.to_batches(), plain, keep_partition_columns=True
         )
         paths = iter([location(directory / file.name) for file in written])
         try:
@@ -149,6 +182,30 @@ class IcebergArchive:
                     swap.append_data_file(data_file)
         except (CommitFailedException, ValidationException):
             remove_files(directory, written)  # somebody was faster: the next time will do
+
+
+def _check_archive(names: Iterable[str]) -> None:
+    missing = sorted({"stream", *COLUMNS} - set(names))
+    if missing:
+        raise LakeError(f"The table has no column {missing[0]}, as archive writes it.")
+
+
+def _by_stream(found: Iterable[tuple[str, pa.Table]]) -> FilesOfStreams:
+    """From files and the column `stream` of each."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for path, read in found:
+        for name in pc.unique(read["stream"]).to_pylist():
+            files[name].append(path)
+    return {name: tuple(files[name]) for name in sorted(files)}
+
+
+def _scanned(table: Table, scan: DataScan, tasks: list[FileScanTask]) -> pa.Table:
+    """The scan of some of its files."""
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    arrow = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
+    read: pa.Table = arrow.to_table(tasks)
+    return read
 
 
 def small_files(table: Table) -> list[list[DataFile]]:

@@ -1,7 +1,7 @@
 """Parquet files of one task: one per combination of partition values, rows in the order they came.
 
-Names carry no partition values: both table formats keep those in their metadata, and a directory
-named after a session would have to survive slashes and percent signs.
+Directories are named after partition values, as Hive does it: both table formats keep the values
+in their metadata, but some readers of Delta tables, and all that look at files alone, go by names.
 """
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from headrace.spark.lake.statistics import delta_stats
+
+ROWS_PER_GROUP: Final = 20_000  # a reader skips whole groups: Arrow's 1,048,576 hold everything
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+_DIRECTORY_BYTES_MAX: Final = 255  # of one name, in every usual file system
 
 
 class LakeError(RuntimeError):
@@ -25,12 +33,13 @@ class LakeError(RuntimeError):
 
 @dataclass(frozen=True)
 class LakeFile:
-    """A written file: its name below the table's data directory, its size, what is in it."""
+    """A written file: its path below the table's data directory, its size, what is in it."""
 
     name: str
     size_bytes: int
     rows: int
     partition: tuple[Any, ...]
+    stats: str  # as Delta's log keeps them
 
 
 def write_files(
@@ -47,15 +56,37 @@ def write_files(
     table = pa.Table.from_batches(batches)
     written: list[LakeFile] = []
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for number, (values, part) in enumerate(_parts(table, partition_by)):
             kept = part if keep_partition_columns else part.drop_columns(list(partition_by))
-            name = f"{prefix}-{number:05d}-{uuid.uuid4().hex}.parquet"
+            place = directory_of(partition_by, values)
+            name = f"{place}{prefix}-{number:05d}-{uuid.uuid4().hex}.parquet"
             written.append(_write(directory, name, kept, values))
     except OSError as error:
         remove_files(directory, written)
         raise LakeError(no_place(directory, error)) from error
     return written
+
+
+def directory_of(names: Sequence[str], values: Sequence[Any]) -> str:
+    """Such as `day=2026-11-18/shard=3/`; nothing where a name is too long for a file system."""
+    parts = [
+        f"{quote(name, safe='')}={quote(partition_text(value) or _NO_VALUE, safe='')}"
+        for name, value in zip(names, values, strict=True)
+    ]
+    if any(len(part) > _DIRECTORY_BYTES_MAX for part in parts):
+        return ""
+    return "".join(f"{part}/" for part in parts)
+
+
+def partition_text(value: Any) -> str | None:
+    """A partition value as Delta's log writes it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def no_place(directory: Path, error: OSError) -> str:
@@ -73,12 +104,13 @@ def remove_files(directory: Path, files: Sequence[LakeFile]) -> None:
 
 def _write(directory: Path, name: str, table: pa.Table, values: tuple[Any, ...]) -> LakeFile:
     path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        pq.write_table(table, path, compression="zstd")
+        pq.write_table(table, path, compression="zstd", row_group_size=ROWS_PER_GROUP)
     except OSError:
         path.unlink(missing_ok=True)
         raise
-    return LakeFile(name, path.stat().st_size, table.num_rows, values)
+    return LakeFile(name, path.stat().st_size, table.num_rows, values, delta_stats(table))
 
 
 def _parts(

@@ -6,12 +6,10 @@ property of the table. A batch that is found there has been committed.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -24,7 +22,7 @@ from headrace.spark.lake.checks import (
     check_iceberg_place,
     check_partitions,
 )
-from headrace.spark.lake.files import LakeFile
+from headrace.spark.lake.files import LakeFile, partition_text
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -92,10 +90,10 @@ class DeltaLake:
             AddAction(
                 file.name,
                 file.size_bytes,
-                dict(zip(self.partition_by, map(_text, file.partition), strict=True)),
+                dict(zip(self.partition_by, map(partition_text, file.partition), strict=True)),
                 now_ms,
                 True,
-                json.dumps({"numRecords": file.rows}),
+                file.stats,
             )
             for file in files
         ]
@@ -226,14 +224,3 @@ def _mark(query: str) -> str:
 
 def _is_in_iceberg(table: Table, query: str, batch: int) -> bool:
     return int(table.properties.get(_mark(query), -1)) >= batch
-
-
-def _text(value: Any) -> str | None:
-    """A partition value as Delta's log writes it."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
-    return value.isoformat() if isinstance(value, date) else str(value)

@@ -1,5 +1,6 @@
-"""`archive`: messages of streams into a lake table, partitioned by session (stream) and day.
+"""`archive`: messages of streams into a lake table, partitioned by day and by shards of streams.
 
+A shard is a hash of the stream's name: a partition per stream would be a file per stream and day.
 Small files of past batches are merged while it runs, and when it starts.
 """
 
@@ -19,19 +20,24 @@ from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.reading import StreamsConfig, messages
 from headrace.spark.places import local_path
 
-PARTITIONS = ("stream", "day")
+PARTITIONS = ("day", "shard")
+OLD_PARTITIONS = ("stream", "day")  # of tables that earlier versions made; they keep them
+SHARDS_MAX = 10_000  # each is a file of its own, every day
 
 
 class Config(StreamsConfig, frozen=True, kw_only=True):
     table: str = "data/lake/messages"
     format: Literal["delta", "iceberg"] = "delta"
     value: Literal["string", "binary"] = "string"  # binary for streams that are not text
+    shards: int = 8  # of each day; crc32(stream) modulo this is a message's shard
     time: str = ""  # a path such as $.at that holds a message's time; else the day it is archived
     merge_files_secs: int = 300  # 0 never merges
 
     def __post_init__(self) -> None:
         super().__post_init__()
         local_path("table", self.table)
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise ValueError(f"shards must be 1 to {SHARDS_MAX}, not {self.shards}.")
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
@@ -40,12 +46,13 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     if config.starting == "earliest" and not _has_begun(run):
         refuse_archived(config)
     merge_files(config)
+    partitions = partitions_for(config)
     writer = (
-        rows(messages(spark, config, config.value), config)
+        rows(messages(spark, config, config.value), config, partitions)
         .writeStream.format("headrace_lake")
         .option("path", config.table)
         .option("tableFormat", config.format)
-        .option("partitionBy", ",".join(PARTITIONS))
+        .option("partitionBy", ",".join(partitions))
     )
     query = run.start(writer, "archive")
     if config.merge_files_secs and not run.once:
@@ -53,15 +60,23 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     return query
 
 
-def rows(read: DataFrame, config: Config) -> DataFrame:
+def partitions_for(config: Config) -> tuple[str, ...]:
+    """Those of new tables, or those of an earlier version if the table there has them."""
+    found = find_archive(config.table)
+    is_old = found is not None and found.partition_by() == OLD_PARTITIONS
+    return OLD_PARTITIONS if is_old else PARTITIONS
+
+
+def rows(read: DataFrame, config: Config, partitions: tuple[str, ...]) -> DataFrame:
     # The time of a batch stands in its checkpoint: a batch that runs again has the same day.
     day = F.to_date(F.current_timestamp())
     if config.time:
         said = F.get_json_object(F.col("value").cast("string"), config.time)
         day = F.coalesce(F.to_date(F.try_to_timestamp(said)), day)
-    return read.select(
-        "stream", F.date_format(day, "yyyy-MM-dd").alias("day"), "offset", "content_type", "value"
-    )
+    shard = F.pmod(F.crc32(F.col("stream").cast("binary")), F.lit(config.shards)).cast("int")
+    made = {"day": F.date_format(day, "yyyy-MM-dd"), "shard": shard}
+    kept = [column.alias(name) for name, column in made.items() if name in partitions]
+    return read.select("stream", *kept, "offset", "content_type", "value")
 
 
 def refuse_archived(config: Config) -> None:

@@ -40,10 +40,11 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Replayed:
-    """One stream of the table, and where it goes."""
+    """One stream of the table, the files it is in, and where it goes."""
 
     stream: str
     target: str
+    files: tuple[str, ...]
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
@@ -56,11 +57,13 @@ def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
     version = _noted_version(state_dir, config)
     if version is None:
         version = archive.version()
-        refuse_used(config, plan(archive, version, config))
+        streams = plan(archive, version, config)
+        refuse_used(config, streams)
         state_dir.mkdir(parents=True, exist_ok=True)
         noted = {"version": version} | _course(config)
         (state_dir / VERSION_FILE).write_text(json.dumps(noted), "utf-8")
-    streams = plan(archive, version, config)
+    else:
+        streams = plan(archive, version, config)
     if not streams:
         return 0
     settings = Settings(url=config.server, token=config.token or None)
@@ -80,13 +83,13 @@ def open_archive(path: str) -> Archive:
 
 
 def plan(archive: Archive, version: int, config: Config) -> list[Replayed]:
-    """The streams of a table, which is partitioned by them."""
-    names = archive.streams(version)
-    missing = [name for name in config.streams if name not in names]
+    """The streams of a table that are wanted."""
+    files = archive.streams(version)
+    missing = [name for name in config.streams if name not in files]
     if missing:
         raise ConfigError(f"streams: the table {config.table} holds no stream {missing[0]!r}.")
-    wanted = [name for name in names if not config.streams or name in config.streams]
-    found = [Replayed(name, config.to.replace("{stream}", name)) for name in wanted]
+    wanted = [name for name in files if not config.streams or name in config.streams]
+    found = [Replayed(name, config.to.replace("{stream}", name), files[name]) for name in wanted]
     if len({each.target for each in found}) < len(found):
         raise ConfigError(
             f"Several streams would become one: to is {config.to!r}. Name it with {{stream}}, or "
@@ -150,7 +153,7 @@ class _Write:
     version: int
 
     def __call__(self, replayed: Replayed) -> int:
-        read = self.archive.messages(replayed.stream, self.version)
+        read = self.archive.messages(replayed.stream, replayed.files, self.version)
         ordered = read.sort_by("offset")
         content_type = ordered.column("content_type")[0].as_py()
         options = WriteOptions(
