@@ -41,6 +41,10 @@ class ShapesProcess:
         health = Health("http", f"{self.url}/v1/health")
         eventually(lambda: check(health) == "ok", "the shapes are served")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -100,6 +104,12 @@ class Follower:
 
     def live(self) -> list[dict[str, Any]]:
         return self.step(live="true", cursor=self.cursor)
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self.http.close()

@@ -23,10 +23,10 @@ HERE = Path(__file__).parent
 class ElectricClient:
     """follow.mjs: what the client printed, line by line."""
 
-    def __init__(self, url: str, *, sse: bool, **params: str) -> None:
+    def __init__(self, url: str, *, sse: bool, counted: bool = False, **params: str) -> None:
         node = shutil.which("node")
         assert node is not None, "Node runs Electric's client"
-        asked = json.dumps({"url": url, "params": params, "sse": sse})
+        asked = json.dumps({"url": url, "params": params, "sse": sse, "counted": counted})
         self._process = subprocess.Popen(
             [node, "follow.mjs", asked],
             cwd=HERE,
@@ -47,6 +47,11 @@ class ElectricClient:
     def rows(self) -> list[dict[str, Any]] | None:
         """The shape as the client has it now."""
         return next((line["rows"] for line in reversed(self.lines) if "rows" in line), None)
+
+    @property
+    def count(self) -> int | None:
+        """Of rows, by a client that is `counted` and prints no more than that."""
+        return next((line["count"] for line in reversed(self.lines) if "count" in line), None)
 
     @property
     def operations(self) -> list[str]:
@@ -75,8 +80,9 @@ def connect(shapes: ShapesProcess, db: psycopg.Connection, schema: str) -> Itera
         pytest.fail("Electric's client is not installed: run `make test`, which does it")
     made: list[ElectricClient] = []
 
-    def start(*, sse: bool, **params: str) -> ElectricClient:
-        made.append(ElectricClient(shapes.url, sse=sse, table=f"{schema}.items", **params))
+    def start(*, sse: bool, counted: bool = False, **params: str) -> ElectricClient:
+        table = f"{schema}.items"
+        made.append(ElectricClient(shapes.url, sse=sse, counted=counted, table=table, **params))
         return made[-1]
 
     yield start
@@ -125,4 +131,22 @@ def test_the_client_sees_only_what_it_asked_for(
     eventually(lambda: client.rows == [{"id": 1, "title": "in"}], "the row that belongs")
     db.execute("update items set title = 'out' where id = 1")
     eventually(lambda: client.rows == [], "it left")
+    assert client.errors == []
+
+
+@pytest.mark.parametrize("sse", [False, True], ids=["long-poll", "sse"])
+def test_the_client_reads_a_large_table_and_a_large_transaction_to_the_end(
+    connect: Connect, db: psycopg.Connection, sse: bool
+) -> None:
+    rows = (
+        "insert into items (title, body)"
+        " select n, repeat('x', 1000) from generate_series(%s::int, %s::int) n"
+    )
+    db.execute(rows, (1, 3_000))
+    client = connect(sse=sse, counted=True)
+    eventually(lambda: client.count == 3_000, "the table")
+    db.execute(rows, (3_001, 8_000))
+    eventually(lambda: client.count == 8_000, "the transaction")
+    db.execute("delete from items where id > 1")
+    eventually(lambda: client.count == 1, "and what comes after it")
     assert client.errors == []

@@ -7,6 +7,7 @@ developer's, so pages of other origins read nothing unless they are listed (`Vis
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -35,7 +36,7 @@ from headrace.shapes.definition import (
     offset_text,
     parse_offset,
 )
-from headrace.shapes.logs import CHUNK_BYTES, Chunk
+from headrace.shapes.logs import CHUNK_BYTES, Chunk, LogBroken
 from headrace.shapes.sending import Held, ImpatientResponse
 from headrace.shapes.service import Shape, Shapes, TooManyShapes
 
@@ -59,6 +60,7 @@ CACHE_HISTORY = "public, max-age=60, stale-while-revalidate=300"
 CACHE_LIVE = "public, max-age=5, stale-while-revalidate=5"
 CACHE_SSE = "public, max-age=59"
 MUST_REFETCH = {"headers": {"control": "must-refetch"}}
+logger = logging.getLogger(__name__)
 
 
 class Asked:
@@ -185,7 +187,7 @@ class ShapeApi:
             # Shielded: a shape that is being made goes on being made, under its lock.
             making = asyncio.shield(self._shapes.get(asked.definition))
             shape = await asyncio.wait_for(making, MAKE_SECS)
-            return await self._answer(request, asked, shape)
+            return await self._answered(request, asked, shape)
         except BadRequest as error:
             body = {"message": "Invalid request", "errors": error.errors}
             return JSONResponse(body, status_code=400, headers={"cache-control": "no-store"})
@@ -195,6 +197,14 @@ class ShapeApi:
             return _unavailable(str(error).strip() or type(error).__name__)
         except HeadraceError as error:
             return _unavailable(error.detail)
+
+    async def _answered(self, request: Request, asked: Asked, shape: Shape) -> Response:
+        try:
+            return await self._answer(request, asked, shape)
+        except LogBroken as error:
+            logger.warning("shape %s cannot be read: %s", shape.handle, error)
+            await asyncio.to_thread(self._shapes.drop, shape)
+            return _refetch(None)
 
     async def _answer(self, request: Request, asked: Asked, shape: Shape) -> Response:
         if asked.handle is not None and asked.handle != shape.handle:
@@ -240,7 +250,7 @@ class ShapeApi:
     ) -> Response:
         end = (0, 0.0) if chunk.end == BEFORE_ALL else chunk.end
         # The first answer never says that it is the whole: a cache keeps it for long.
-        is_up_to_date = not asked.is_first and (not chunk.entries or end >= shape.log.last)
+        is_up_to_date = not asked.is_first and end >= shape.log.last
         etag = f'"{shape.handle}:{asked.offset_text}:{offset_text(end)}"'
         headers = {
             "electric-handle": shape.handle,

@@ -1,4 +1,8 @@
-"""The slot of the shapes: whole transactions, with every column as the text Postgres prints."""
+"""The slot of the shapes: transactions, with every column as the text Postgres prints.
+
+They come in batches: some whole ones, or a part of one that is large, so that a batch has a bound
+whatever a transaction does.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ from headrace.shapes.tables import PUBLICATION, Row, Table, connect
 
 POLL_SECS = 0.5
 BATCH_CHANGES = 2000
+BATCH_BYTES = 4 << 20
 ACKNOWLEDGE_EVERY_POLLS = 20
 RETRY_FIRST_SECS = 0.1
 RETRY_LAST_SECS = 5.0
@@ -38,14 +43,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Transaction:
-    """What one transaction did, by table."""
+    """What one transaction did, by table; or a part of that. The last part has an `end_lsn`."""
 
     xid: int = 0
+    is_first_part: bool = True
     commit_lsn: int = 0
     end_lsn: int = 0
+    size_bytes: int = 0
     changes: dict[str, list[tuple[Row | None, Row | None]]] = field(default_factory=dict)
     truncated: set[str] = field(default_factory=set)
     described: dict[str, Relation] = field(default_factory=dict)
+
+    @property
+    def changes_count(self) -> int:
+        return len(self.truncated) + sum(map(len, self.changes.values()))
+
+    @property
+    def is_last_part(self) -> bool:
+        return self.end_lsn > 0
 
     def reshapes(self, relation: str, table: Table) -> bool:
         """Whether the table has other columns now than a shape knows."""
@@ -88,8 +103,8 @@ class Feed:
     def batches(self, stop: threading.Event) -> Iterator[list[Transaction]]:
         """Every transaction from where the slot stands, as many at once as have come.
 
-        A batch is acknowledged once the next is asked for; a connection that breaks is opened
-        again where it was.
+        A transaction is acknowledged once the batch after its last part is asked for. A connection
+        that breaks is opened again behind the last one: one that was given in part begins anew.
         """
         done = 0
         while not stop.is_set():
@@ -97,8 +112,9 @@ class Feed:
             try:
                 for batch in self._read(reader, stop, done):
                     yield batch
-                    done = batch[-1].end_lsn
-                    reader.acknowledge(done)
+                    if batch[-1].is_last_part:
+                        done = batch[-1].end_lsn
+                        reader.acknowledge(done)
             except psycopg.OperationalError as error:
                 logger.warning("the replication connection ended: %s", str(error).strip())
             finally:
@@ -131,7 +147,7 @@ class Feed:
                 gathered.take(message)
             if gathered.is_full or (message is None and gathered.is_worth_giving):
                 batch = gathered.give()
-                done = batch[-1].end_lsn
+                done = max(done, batch[-1].end_lsn)
                 yield batch
             elif message is None:
                 quiet += 1
@@ -149,6 +165,7 @@ class _Gathered:
         self._current = Transaction()
         self._done: list[Transaction] = []
         self._changes = 0
+        self._size_bytes = 0
         self.is_inside = False
 
     @property
@@ -157,11 +174,18 @@ class _Gathered:
 
     @property
     def is_full(self) -> bool:
-        return self.is_worth_giving and self._changes >= BATCH_CHANGES
+        return self._changes >= BATCH_CHANGES or self._size_bytes >= BATCH_BYTES
 
     def give(self) -> list[Transaction]:
-        done, self._done, self._changes = self._done, [], 0
-        return done
+        """The whole transactions; if there are none, what has come of the one that is coming."""
+        batch, self._done = self._done, []
+        if not batch:
+            part = self._current
+            batch = [part]
+            self._current = Transaction(part.xid, False, part.commit_lsn)
+        self._changes = self._current.changes_count
+        self._size_bytes = self._current.size_bytes
+        return batch
 
     def take(self, message: bytes) -> None:
         for told in self._decoder.feed(message):
@@ -171,13 +195,19 @@ class _Gathered:
             elif isinstance(told, Described):
                 self._current.described[told.relation.table] = told.relation
             elif isinstance(told, Commit):
-                self.is_inside = False
-                self._current.end_lsn = told.end_lsn
-                if self._current.changes or self._current.truncated:
-                    self._done.append(self._current)
+                self._end(told.end_lsn)
             else:
-                self._changes += 1
                 _take(self._current, told)
+                self._current.size_bytes += len(message)
+                self._size_bytes += len(message)
+                self._changes += 1
+
+    def _end(self, end_lsn: int) -> None:
+        self.is_inside = False
+        self._current.end_lsn = end_lsn
+        if self._current.changes_count or not self._current.is_first_part:
+            self._done.append(self._current)
+        self._current = Transaction()
 
 
 def _take(current: Transaction, change: Change) -> None:

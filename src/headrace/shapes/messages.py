@@ -1,7 +1,8 @@
 """Changes into log entries, as Electric writes them. Pure.
 
 A change moves a row into the shape, within it or out of it, by whether the old and the new row
-belong. An entry is addressed by its transaction's place in the log and its position in that.
+belong. An entry is addressed by its transaction's place in the log and its position in that; the
+last entry of a transaction says that it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.shapes.definition import Offset
 from headrace.shapes.tables import Row, Table
 
 Entry = dict[str, Any]
@@ -83,3 +85,42 @@ class Writer:
     def _entry(self, operation: str, key: str, value: Row, change: RowChange) -> Entry:
         headers = {"operation": operation, "relation": self._relation, "txids": [change.xid]}
         return {"key": key, "value": value, "headers": headers}
+
+
+class Numbering:
+    """Addresses for the entries of one shape, and the mark on the last one of a transaction.
+
+    A transaction comes in parts, and the last part may have nothing for the shape. So one entry
+    is always held back until it is known whether another follows.
+    """
+
+    def __init__(self) -> None:
+        self._position = 1
+        self._held: tuple[Offset, Entry] | None = None
+
+    def begin(self) -> None:
+        """A transaction begins, perhaps again: what a broken connection left is forgotten.
+
+        Positions start at 1: a reader that has seen everything before a place in the log says so
+        with position 0 of it.
+        """
+        self._position = 1
+        self._held = None
+
+    def number(self, lsn: int, entry: Entry) -> Iterator[tuple[Offset, Entry]]:
+        entry["headers"] |= {"lsn": str(lsn), "op_position": self._position}
+        held, self._held = self._held, ((lsn, self._position), entry)
+        self._position += 1
+        if held is not None:
+            yield held
+
+    def end(self) -> Iterator[tuple[Offset, Entry]]:
+        held, self._held = self._held, None
+        if held is not None:
+            held[1]["headers"]["last"] = True
+            yield held
+
+
+def is_last_of_transaction(entry: Entry) -> bool:
+    """Whether a transaction ends with this entry, or it is a row of the snapshot."""
+    return "lsn" not in entry["headers"] or entry["headers"].get("last", False)

@@ -1,9 +1,9 @@
 """The shapes themselves: made on request, fed from one slot, kept through restarts.
 
-One thread follows the slot. It acknowledges a transaction only when every shape has it in its
-stream, so a crash repeats transactions and never skips one; a shape that has one already leaves it
-out. A shape that cannot go on (its table was truncated or changed) is dropped: its readers are told
-to fetch anew. Which shapes there are is itself a stream, the registry.
+One thread follows the slot. It acknowledges a transaction only when every shape has all of it in
+its log, so a crash repeats transactions and never skips one; what a log has already is left out. A
+shape that cannot go on (its table was truncated or changed) is dropped: its readers are told to
+fetch anew. Which shapes there are is itself a stream, the registry.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 import httpx
 import psycopg
@@ -23,12 +24,14 @@ from headrace.client import Client, Retry
 from headrace.errors import HeadraceError, Refused
 from headrace.shapes import tables
 from headrace.shapes.definition import BadRequest, Definition, Offset
-from headrace.shapes.feed import Feed, Transaction
+from headrace.shapes.feed import BATCH_BYTES, Feed, Transaction
 from headrace.shapes.logs import ShapeLog
-from headrace.shapes.messages import Entry, RowChange, Writer
-from headrace.shapes.tables import Row, Snapshot, Table
+from headrace.shapes.messages import Entry, Numbering, RowChange, Writer
+from headrace.shapes.tables import Snapshot, Table
 
 SHAPES_MAX = 1000
+WAITING_BYTES_MAX = 16 << 20
+REGISTRY_VERSION = 2  # logs of earlier ones do not say where transactions end
 logger = logging.getLogger(__name__)
 
 
@@ -46,6 +49,8 @@ class Shape:
     log: ShapeLog
     snapshot: Snapshot | None = None
     waiting: list[Transaction] | None = field(default_factory=list)
+    waiting_bytes: int = 0
+    numbering: Numbering = field(default_factory=Numbering)
     is_dropped: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -64,6 +69,7 @@ class Shapes:
         self._by_key: dict[str, Shape] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._lock = threading.Lock()  # over the set of shapes and what each of them waits for
+        self._room = threading.Condition(self._lock)  # there is some for what waits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
         self.is_draining = False
@@ -113,6 +119,8 @@ class Shapes:
     ) -> Shape | None:
         definition = Definition.of(item["definition"])  # type: ignore[arg-type]
         stored = item["snapshot"]
+        if item.get("version") != REGISTRY_VERSION:
+            return None
         try:
             table = tables.describe(connection, definition)
             if table.schema_header != item["schema"]:
@@ -131,7 +139,7 @@ class Shapes:
     def _forget(self, handle: str) -> None:
         self._registry.append_json({"operation": "drop", "handle": handle}, repeat_in_doubt=True)
         try:
-            self._client.stream(f"{self._prefix}/{handle}").delete()
+            self._log(handle).delete()
         except HeadraceError as error:
             logger.info("the log of %s stays: %s", handle, error)
 
@@ -171,31 +179,31 @@ class Shapes:
             except BaseException:
                 with self._lock:
                     self._by_key.pop(definition.key, None)
+                    self._room.notify_all()
                 shape.log.delete()
                 raise
         return shape
 
     def _fill(self, connection: psycopg.Connection, shape: Shape) -> None:
         writer = Writer(shape.table, shape.definition.replica)
-        number = 0
         try:
             with connection.transaction():
                 connection.execute("set transaction isolation level repeatable read, read only")
-                shape.snapshot, batches = tables.rows(connection, shape.definition, shape.table)
-                for batch in batches:
-                    entries: list[tuple[Offset, Entry]] = []
-                    for row in batch:
-                        entries.append(((0, number), writer.snapshot(row)))
-                        number += 1
-                    shape.log.append(entries)
+                shape.snapshot, rows = tables.rows(connection, shape.definition, shape.table)
+                shape.log.append(
+                    ((0, number), writer.snapshot(row)) for number, row in enumerate(rows)
+                )
         except (psycopg.DataError, psycopg.ProgrammingError) as error:
             sentence = error.diag.message_primary or str(error)
             raise BadRequest(where=sentence) from error
+        shape.log.publish()
         with self._lock:
             # What waited was acknowledged already, so it must be in before the shape is one that
             # a restart brings back.
-            self._apply(connection, shape, shape.waiting or [])
+            for batch in _batches(shape.waiting or []):
+                self._apply(connection, shape, batch)
             shape.waiting = None
+            self._room.notify_all()
             if not shape.is_dropped:
                 self._register(shape)
 
@@ -207,6 +215,7 @@ class Shapes:
             "definition": asdict(shape.definition),
             "schema": shape.table.schema_header,
             "snapshot": asdict(shape.snapshot),
+            "version": REGISTRY_VERSION,
         }
         self._registry.append_json(entry, repeat_in_doubt=True)
 
@@ -224,72 +233,83 @@ class Shapes:
 
     def _take(self, connection: psycopg.Connection, batch: list[Transaction]) -> psycopg.Connection:
         """Give a batch to every shape it concerns, outlasting a Postgres that is away."""
-        while True:
-            try:
-                with self._lock:
-                    for shape in list(self._by_key.values()):
-                        if shape.waiting is not None:
-                            shape.waiting += batch
-                        else:
-                            self._apply(connection, shape, batch)
-                break
-            except psycopg.OperationalError as error:
-                logger.warning("Postgres is away: %s", str(error).strip())
-                connection.close()
-                connection = self._feed.reconnected(lambda: tables.connect(self._url), self._stop)
-        self.last_lsn = batch[-1].end_lsn
+        with self._lock:
+            while any(s.waiting_bytes > WAITING_BYTES_MAX for s in self._waiting()):
+                self._room.wait()
+            concerned = list(self._by_key.values())
+            while concerned:
+                try:
+                    self._give(connection, concerned[-1], batch)
+                    concerned.pop()
+                except psycopg.OperationalError as error:
+                    logger.warning("Postgres is away: %s", str(error).strip())
+                    connection.close()
+                    opened = partial(tables.connect, self._url)
+                    connection = self._feed.reconnected(opened, self._stop)
+        self.last_lsn = max(self.last_lsn, batch[-1].end_lsn)
         return connection
+
+    def _waiting(self) -> Iterator[Shape]:
+        return (shape for shape in self._by_key.values() if shape.waiting is not None)
+
+    def _give(self, connection: psycopg.Connection, shape: Shape, batch: list[Transaction]) -> None:
+        if shape.waiting is None:
+            self._apply(connection, shape, batch)
+        else:
+            seen = shape.snapshot
+            news = [d for d in batch if seen is None or not seen.saw(d.commit_lsn, d.xid)]
+            shape.waiting += news
+            shape.waiting_bytes += sum(done.size_bytes for done in news)
 
     def _apply(
         self, connection: psycopg.Connection, shape: Shape, batch: list[Transaction]
     ) -> None:
+        if shape.is_dropped:
+            return
         relation = shape.definition.relation
         assert shape.snapshot is not None, "a shape that no longer waits has one"
-        news = [
-            done
-            for done in batch
-            if not shape.snapshot.saw(done.commit_lsn, done.xid)
-            # What was appended before a crash is repeated after it.
-            and shape.log.last < (done.commit_lsn, 1)
-        ]
+        news = [done for done in batch if not shape.snapshot.saw(done.commit_lsn, done.xid)]
         if any(relation in done.truncated or done.reshapes(relation, shape.table) for done in news):
             self._drop(shape)
             return
-        changes = [(done, *row) for done in news for row in done.changes.get(relation, ())]
         try:
-            entries = list(self._entries(connection, shape, changes))
-            if entries:
-                shape.log.append(entries)
+            belongs = self._belongs(connection, shape, news)
+            shape.log.append(self._entries(shape, news, belongs))
+            if batch[-1].is_last_part and shape.log.last < shape.log.tail:
+                shape.log.publish()
                 self._notify(shape)
         except psycopg.OperationalError:
             raise  # Postgres is away: the batch is tried again
         except (Refused, psycopg.Error) as error:
-            # Its stream is full or gone, or its clause fails on a row (a cast that cannot be
-            # made): its readers start again from a snapshot, or are refused one.
+            # Its stream is gone or takes no more, or its clause fails on a row (a cast that cannot
+            # be made): its readers start again from a snapshot, or are refused one.
             logger.warning("shape %s cannot go on: %s", shape.handle, error)
             self._drop(shape)
 
+    def _belongs(
+        self, connection: psycopg.Connection, shape: Shape, news: list[Transaction]
+    ) -> Iterator[bool]:
+        """Of every old and every new row in turn, whether it belongs to the shape."""
+        relation = shape.definition.relation
+        changes = (change for done in news for change in done.changes.get(relation, ()))
+        rows = [row for change in changes for row in change if row is not None]
+        return iter(tables.matches(connection, shape.definition, shape.table, rows))
+
     def _entries(
-        self,
-        connection: psycopg.Connection,
-        shape: Shape,
-        changes: list[tuple[Transaction, Row | None, Row | None]],
+        self, shape: Shape, news: list[Transaction], belongs: Iterator[bool]
     ) -> Iterator[tuple[Offset, Entry]]:
         writer = Writer(shape.table, shape.definition.replica)
-        rows = [row for _, *both in changes for row in both if row is not None]
-        belongs = iter(tables.matches(connection, shape.definition, shape.table, rows))
-        position, lsn = 0, 0
-        for done, old, new in changes:
-            if done.commit_lsn != lsn:
-                # Positions start at 1: a reader that has seen everything before a place in the
-                # log says so with position 0 of it.
-                position, lsn = 1, done.commit_lsn
-            old_belongs = old is not None and next(belongs)
-            new_belongs = new is not None and next(belongs)
-            for entry in writer.entries(RowChange(done.xid, old, new, old_belongs, new_belongs)):
-                entry["headers"] |= {"lsn": str(lsn), "op_position": position}
-                yield (lsn, position), entry
-                position += 1
+        for done in news:
+            if done.is_first_part:
+                shape.numbering.begin()
+            for old, new in done.changes.get(shape.definition.relation, ()):
+                old_belongs = old is not None and next(belongs)
+                new_belongs = new is not None and next(belongs)
+                change = RowChange(done.xid, old, new, old_belongs, new_belongs)
+                for entry in writer.entries(change):
+                    yield from shape.numbering.number(done.commit_lsn, entry)
+            if done.is_last_part:
+                yield from shape.numbering.end()
 
     def _drop(self, shape: Shape) -> None:
         self._by_key.pop(shape.definition.key, None)
@@ -310,3 +330,15 @@ class Shapes:
 
         if self._loop is not None:
             self._loop.call_soon_threadsafe(wake)
+
+
+def _batches(transactions: list[Transaction]) -> Iterator[list[Transaction]]:
+    """What waited, in batches of a size that a batch of the feed may have."""
+    batch: list[Transaction] = []
+    for done in transactions:
+        batch.append(done)
+        if sum(each.size_bytes for each in batch) >= BATCH_BYTES:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,7 @@ from headrace.shapes.where import compile_where
 PUBLICATION = "headrace_shapes"
 SYSTEM_SCHEMAS = frozenset({"information_schema", "headrace"})
 LOCK_SECS = 10
-QUERY_SECS = 30
-FETCH_ROWS = 2000
+QUERY_BYTES = 1 << 19
 Row = dict[str, str | None]
 
 _COLUMNS = """
@@ -178,8 +178,8 @@ def clause(definition: Definition, table: Table) -> sql.Composed | None:
 
 def rows(
     connection: psycopg.Connection, definition: Definition, table: Table
-) -> tuple[Snapshot, Iterator[list[Row]]]:
-    """What the transaction that `connection` is in sees: the snapshot, and its rows in batches."""
+) -> tuple[Snapshot, Iterator[Row]]:
+    """What the transaction that `connection` is in sees: the snapshot, and its rows."""
     found = connection.execute(
         "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
     ).fetchone()
@@ -189,12 +189,11 @@ def rows(
     snapshot = Snapshot(
         lsn_number(found[1]), int(xmin) & 0xFFFFFFFF, int(xmax) & 0xFFFFFFFF, tuple(numbers)
     )
-    return snapshot, _batches(connection, definition, table)
+    return snapshot, _rows(connection, definition, table)
 
 
-def _batches(
-    connection: psycopg.Connection, definition: Definition, table: Table
-) -> Iterator[list[Row]]:
+def _rows(connection: psycopg.Connection, definition: Definition, table: Table) -> Iterator[Row]:
+    """One in memory at a time: rows may be wide."""
     if definition.log == "changes_only":
         return
     # format() prints a value as replication does; a cast to text would not (bool, char).
@@ -207,11 +206,9 @@ def _batches(
     where = clause(definition, table)
     condition = sql.SQL("") if where is None else sql.SQL(" where ({})").format(where)
     query = sql.SQL("select {} from {}{}").format(columns, table.identifier, condition)
-    with connection.cursor(name="shape") as cursor:
-        cursor.itersize = FETCH_ROWS
-        cursor.execute(query)
-        while batch := cursor.fetchmany(FETCH_ROWS):
-            yield [dict(zip(table.selected, row, strict=True)) for row in batch]
+    with connection.cursor() as cursor:
+        for row in cursor.stream(query):
+            yield dict(zip(table.selected, row, strict=True))
 
 
 def matches(
@@ -219,19 +216,36 @@ def matches(
 ) -> list[bool]:
     """Which of the rows belong to the shape, by Postgres's own understanding of the clause."""
     where = clause(definition, table)
-    if where is None or not found:
+    if where is None:
         return [True] * len(found)
-    documents = {c.name for c in table.columns if c.type in ("json", "jsonb") and not c.is_array}
-    typed = [
-        {
-            name: json.loads(text) if text is not None and name in documents else text
-            for name, text in row.items()
-        }
-        for row in found
-    ]
+    # Only what the clause looks at: the other columns may be wide.
+    needed = [c for c in table.columns if sql.Identifier(c.name) in where]
+    documents = {c.name for c in needed if c.type in ("json", "jsonb") and not c.is_array}
     # The names of the outer query cannot be spelled in a clause, so a clause cannot mean them.
     query = sql.SQL(
         'select (select coalesce(({}), false) from jsonb_populate_record(null::{}, "-v") as "-r")'
         ' from jsonb_array_elements({}::jsonb) with ordinality as "-e"("-v", "-n") order by "-n"'
-    ).format(where, table.identifier, sql.Literal(json.dumps(typed)))
-    return [bool(row[0]) for row in connection.execute(query)]
+    )
+    belong: list[bool] = []
+    for rows in _arrays(({c.name: row[c.name] for c in needed} for row in found), documents):
+        filled = query.format(where, table.identifier, sql.Literal(rows))
+        belong += (bool(row[0]) for row in connection.execute(filled))
+    return belong
+
+
+def _arrays(found: Iterator[Row], documents: AbstractSet[str]) -> Iterator[str]:
+    """The rows as JSON arrays of a bounded size."""
+    pending: list[str] = []
+    size = 0
+    for row in found:
+        typed = {
+            name: json.loads(text) if text is not None and name in documents else text
+            for name, text in row.items()
+        }
+        pending.append(json.dumps(typed))
+        size += len(pending[-1])
+        if size >= QUERY_BYTES:
+            yield f"[{','.join(pending)}]"
+            pending, size = [], 0
+    if pending:
+        yield f"[{','.join(pending)}]"
