@@ -25,7 +25,7 @@ import httpx
 import psycopg
 
 from bench.machine import describe
-from headrace.testing.stack import StackProcess
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import eventually
 
 DEADLINE_SECS = 600.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.machine import TICKS_PER_SECOND, cpu_seconds
 from headrace.stack.processes import in_session
-from headrace.testing.stack import StackProcess
+from headrace.testing.stack_process import StackProcess
 
 THIS = "this script"
 
@@ -18,7 +18,7 @@ THIS = "this script"
 def spent_seconds(stack: StackProcess) -> dict[str, float]:
     """So far. What a part starts is named after it: `sync python` are Spark's workers."""
     found: defaultdict[str, float] = defaultdict(float, {THIS: time.process_time()})
-    for part in stack.record.parts:
+    for part in stack.record.services:
         if part.pid is None:
             continue
         for process in in_session(part.pid):

@@ -42,7 +42,7 @@ from headrace.postgres.sink import Target, write
 from headrace.postgres.slots import Slot
 from headrace.spark.pipelines.progress import Progress, read_progress
 from headrace.spark.postgres_sessions import KeptConnection
-from headrace.testing.stack import StackProcess
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import eventually
 
 POLL_SECS = 0.002

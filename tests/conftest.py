@@ -13,7 +13,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.postgres.fixtures import database, postgres
 from tests.scheduling import Together

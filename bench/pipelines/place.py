@@ -17,7 +17,7 @@ from headrace.client import Client
 from headrace.postgres.server import PostgresServer
 from headrace.postgres.slots import Slot
 from headrace.spark.session import build_session
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 SERVER = {
     "DS_STORAGE__MODE": "file-durable",

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import httpx
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.conftest import stop_cleanly
 from tests.durability.modes import settings

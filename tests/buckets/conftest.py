@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.buckets.api import MODES, Mortal
 from tests.conftest import stop_cleanly

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from examples.bootstrap import Votes
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.buckets.api import CLOSE, JSON
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bootstrap.py"

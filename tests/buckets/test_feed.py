@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.testing.events import open_events
-from headrace.testing.following import live_readers
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import live_readers
+from headrace.testing.sse_reader import open_events
 from headrace.testing.waiting import eventually
 from tests.buckets.api import CLOSE, JSON, TEXT, Mortal
 from tests.conftest import Serve

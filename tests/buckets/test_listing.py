@@ -18,7 +18,7 @@ from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Create
 from headrace.storage.base import ignore
 from headrace.storage.memory import MemoryStorage
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import eventually
 from tests.buckets.api import CLOSE, JSON, TEXT, Mortal
 from tests.http.helpers import problem_of

@@ -14,8 +14,8 @@ import pytest
 from headrace.config import Config, Storage
 from headrace.storage import blobs
 from headrace.storage.disk import DiskFile, RealDisk, RealFile
-from headrace.testing.inprocess import InProcessServer
-from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.in_process import InProcessServer
+from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.buckets.api import OCTETS
 from tests.buckets.test_snapshots import filled, publish

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.client import Client, Retry, Stream
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.client.awaited import awaited_client
 
 QUICK = Retry(retries_max=3, delay_ms=1, delay_max_ms=5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.client import AsyncClient, AsyncReader, Live
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.client.test_reading import LIVE
 

@@ -20,7 +20,7 @@ from headrace.cli import command
 from headrace.client import Client
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.ports import free_port
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 

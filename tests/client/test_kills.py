@@ -14,7 +14,7 @@ import pytest
 
 from headrace.client import AsyncClient, AsyncStream, Client, Live, Retry, Stream
 from headrace.testing.ports import free_port
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 PATIENT = Retry(retries_max=None, delay_ms=20, delay_max_ms=300)
 CAMPAIGN_SECS = float(os.environ.get("HEADRACE_KILL_SECS", "30"))

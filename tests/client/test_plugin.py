@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from headrace.client import Client
-from headrace.testing.inprocess import InProcessServer
+from headrace.testing.in_process import InProcessServer
 
 THEIR_TESTS = """
 from headrace.client import Client

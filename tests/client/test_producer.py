@@ -21,7 +21,7 @@ from headrace.client import (
     Stream,
 )
 from headrace.client.outbox import Window
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer

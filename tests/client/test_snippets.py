@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.tree import markdown
 from tests.tree.test_examples import (
     COMMAND_TIMEOUT_SECS,

@@ -21,7 +21,7 @@ from typing import IO, Any
 import pytest
 
 from headrace.client import Client
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 ROWS, COLUMNS = 24, 60

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 SUITE = Path(__file__).parents[1] / "conformance"
 TIMEOUT_SECS = 120

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import errors
 from headrace.client import Client, ProducerStamp, Retry, Settings, Stream
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.conformance import test_official_suite as suite
 
 COMPILED = Path(__file__).parents[2] / "build" / "compiled"

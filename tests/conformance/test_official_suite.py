@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from headrace.testing.ports import free_port, is_listening
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 
 HERE = Path(__file__).parent

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 
-from headrace.testing.following import catch_up
 from headrace.testing.oracle import Fate, Fates, Oracle
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
 from headrace.testing.waiting import eventually
 from headrace.testing.writers import Churner, Client, Producer, Writer
 

@@ -58,9 +58,9 @@ from headrace.storage.file.file_storage import FileStorage
 from headrace.subscriptions import ledger, manager, wakes
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 from headrace.subscriptions.signing import SigningKey
-from headrace.testing.clock import VirtualClock
-from headrace.testing.disk import Fault, PowerLost, SimulatedDisk
-from headrace.testing.loop import SimulatedLoop
+from headrace.testing.simulated_disk import Fault, PowerLost, SimulatedDisk
+from headrace.testing.simulated_loop import SimulatedLoop
+from headrace.testing.virtual_clock import VirtualClock
 from tests.durability.crash_actions import any_action, stream_action
 from tests.durability.crash_model import Described, Model, describe_recovered, difference
 

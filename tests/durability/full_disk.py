@@ -12,7 +12,7 @@ from random import Random
 
 import httpx
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.durability.modes import settings
 

@@ -16,8 +16,8 @@ from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.storage.base import Recovered
 from headrace.storage.file.file_storage import FileStorage
 from headrace.storage.file.verify_files import verify_files
-from headrace.testing.disk import SimulatedDisk
-from headrace.testing.loop import SimulatedLoop
+from headrace.testing.simulated_disk import SimulatedDisk
+from headrace.testing.simulated_loop import SimulatedLoop
 from tests.durability.crash_machine import LIMITS, Machine, Violation
 from tests.durability.crash_model import Described, describe_recovered
 

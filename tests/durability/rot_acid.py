@@ -19,8 +19,8 @@ from headrace.errors import Corrupt
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create
 from headrace.storage.acid.acid_storage import AcidStorage
-from headrace.testing.clock import VirtualClock
-from headrace.testing.loop import SimulatedLoop
+from headrace.testing.simulated_loop import SimulatedLoop
+from headrace.testing.virtual_clock import VirtualClock
 from tests.durability.crash_machine import LIMITS
 from tests.durability.crash_model import Described, describe_recovered
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import httpx
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.durability.campaign import registered
 from tests.durability.modes import DURABLE_MODES, SHARDS

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from headrace.cli import main
 from headrace.storage.file import file_storage
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 BACKLOG_BYTES_MAX = 100_000
 

@@ -27,11 +27,11 @@ from pathlib import Path
 
 import httpx
 
-from headrace.testing.following import catch_up
 from headrace.testing.history import Recorder, lines_as_log
 from headrace.testing.linearizability import violation
-from headrace.testing.powercut import CannotCutPower, PowerCutDisk
-from headrace.testing.server import ServerProcess
+from headrace.testing.power_cut import CannotCutPower, PowerCutDisk
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
 from tests.durability import rot
 from tests.durability.campaign import Campaign
 from tests.durability.crash_machine import Violation, run_seed, small_windows

@@ -20,7 +20,7 @@ from headrace.storage.acid.acid_storage import AcidStorage
 from headrace.storage.acid.lmdb_shard import Shard
 from headrace.storage.acid.transaction_writer import TransactionWriter
 from headrace.storage.verify import verify
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
 
 AT_ONCE = 5

@@ -20,7 +20,7 @@ from headrace.protocol.requests import Create, ForkRequest
 from headrace.storage.acid.acid_storage import HOT_BYTES_MAX, AcidLog, AcidStorage
 from headrace.storage.base import Range
 from headrace.storage.memory import MemoryLog
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.durability.modes import SHARDS
 
 DEADLINE_SECS = 10.0

@@ -38,7 +38,7 @@ from headrace.storage.acid import acid_storage, transaction_writer
 from headrace.storage.base import Storage
 from headrace.storage.file import file_log, stream_files
 from headrace.storage.memory import MemoryStorage
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.durability.modes import KEPT_MODES, open_storage
 
 DEADLINE_SECS = 30.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.durability.small_backlog import BACKLOG_BYTES_MAX, SmallBacklog
 
 S = "/v1/stream/s"

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.following import catch_up
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
 from headrace.testing.waiting import eventually
 from tests.durability.modes import DURABLE_MODES, settings
 

@@ -22,7 +22,7 @@ from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Appended, Snapshot
 from headrace.subscriptions.requests import parse_config
-from headrace.testing.disk import Fault, SimulatedFile
+from headrace.testing.simulated_disk import Fault, SimulatedFile
 from tests.durability.crash_actions import BASE_URL, SUBSCRIPTION
 from tests.durability.crash_machine import Machine, Violation, small_windows
 

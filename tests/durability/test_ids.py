@@ -14,7 +14,7 @@ from headrace.protocol.requests import Append, Create
 from headrace.storage.base import ignore
 from headrace.storage.memory import MemoryStorage
 from headrace.storage.transfer import export_directory, import_directory
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.durability.crash_machine import Machine, small_windows
 from tests.durability.modes import DURABLE_MODES, SHARDS, open_storage
 from tests.engine.helpers import put

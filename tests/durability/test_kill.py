@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.oracle import Fate, Fates, Oracle
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.durability.campaign import STREAMS, Campaign, Evidence, mutant
 from tests.durability.modes import DURABLE_MODES, KEPT_MODES, settings
 

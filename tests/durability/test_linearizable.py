@@ -17,7 +17,7 @@ from headrace.testing.linearizability import (
     digest_of,
     violation,
 )
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.durability.modes import ALL_MODES, settings
 
 PATH = "/v1/stream/history"

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.events import open_events
-from headrace.testing.following import catch_up
 from headrace.testing.oracle import Oracle
-from headrace.testing.raw import EndOfConnection, RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import EndOfConnection, RawConnection
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
+from headrace.testing.sse_reader import open_events
 from headrace.testing.waiting import eventually
 from headrace.testing.writers import Writer
 from tests.durability.campaign import mutant

@@ -26,7 +26,7 @@ from headrace.storage.file import (
 from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.file_log import FileLog
 from headrace.storage.file.verify_files import verify_files
-from headrace.testing.disk import SimulatedDisk
+from headrace.testing.simulated_disk import SimulatedDisk
 from tests.durability.crash_machine import Machine
 
 SEGMENT_BYTES = 2000

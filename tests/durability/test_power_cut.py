@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.powercut import CannotCutPower, PowerCutDisk
-from headrace.testing.server import ServerProcess
+from headrace.testing.power_cut import CannotCutPower, PowerCutDisk
+from headrace.testing.server_process import ServerProcess
 from tests.durability.campaign import Campaign, mutant
 from tests.durability.modes import DURABLE_MODES, settings
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.following import catch_up
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
 from tests.durability.campaign import mutant
 from tests.durability.modes import ALL_MODES, settings
 from tests.durability.producer_races import Race, run_race

@@ -13,8 +13,8 @@ import httpx
 import lmdb
 import pytest
 
-from headrace.testing.following import catch_up
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
 from tests.durability.campaign import registered
 from tests.durability.modes import DURABLE_MODES, SHARDS, settings
 

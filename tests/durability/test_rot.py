@@ -18,7 +18,7 @@ from headrace.errors import StoredBytesDamaged
 from headrace.storage.acid.rollback_guard import CountBeside
 from headrace.storage.file import stream_files
 from headrace.storage.verify import verify
-from headrace.testing.disk import SimulatedDisk
+from headrace.testing.simulated_disk import SimulatedDisk
 from tests.durability import rot, rot_acid
 from tests.durability.crash_machine import Violation, small_windows
 from tests.durability.crash_model import Described

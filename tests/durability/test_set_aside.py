@@ -23,9 +23,9 @@ from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import apply_append
 from headrace.storage.acid import lmdb_shard
 from headrace.storage.file import checkpoint, file_storage
-from headrace.testing.clock import VirtualClock
-from headrace.testing.following import metric
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import metric
+from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.durability.modes import KEPT_MODES, open_storage, settings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.durability.modes import DURABLE_MODES, SEGMENT_BYTES, settings
 

@@ -20,8 +20,8 @@ from headrace.protocol.stream import Appended, ForkOrigin, StreamConfig, StreamS
 from headrace.storage.base import Created, ignore
 from headrace.storage.file.verify_files import verify_files
 from headrace.storage.verify import verify
-from headrace.testing.clock import VirtualClock
-from headrace.testing.disk import Fault
+from headrace.testing.simulated_disk import Fault
+from headrace.testing.virtual_clock import VirtualClock
 from tests.durability import rot
 from tests.durability.crash_machine import small_windows
 from tests.durability.modes import DURABLE_MODES, open_storage

@@ -16,7 +16,7 @@ from headrace.protocol.offsets import START, Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.storage.memory import MemoryStorage
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 
 TEXT = "text/plain"
 

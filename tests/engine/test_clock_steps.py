@@ -9,7 +9,7 @@ from headrace.errors import StreamNotFound
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Create
 from headrace.storage.memory import MemoryStorage
-from headrace.testing.clock import START_MS, VirtualClock
+from headrace.testing.virtual_clock import START_MS, VirtualClock
 from tests.engine.helpers import TEXT, Recorder, post, put
 
 TTL_SECS = 10

@@ -17,7 +17,7 @@ from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import Log
 from headrace.storage.memory import MemoryLog, MemoryStorage
-from headrace.testing.clock import START_MS, VirtualClock
+from headrace.testing.virtual_clock import START_MS, VirtualClock
 from tests.engine.helpers import is_created, read
 
 TTL_SECS = 10

@@ -10,7 +10,7 @@ from headrace.errors import BucketNotFound
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.requests import Create
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.engine.helpers import announced, delete, new_engine, put, registry_messages
 
 BRIEF = Create(lifetime=Lifetime(ttl_secs=10))

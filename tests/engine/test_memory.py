@@ -14,7 +14,7 @@ from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Appended
 from headrace.storage.memory import MemoryStorage
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.engine.helpers import is_created
 
 JSON = "application/json"

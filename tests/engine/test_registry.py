@@ -16,7 +16,7 @@ from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, START, Position
 from headrace.protocol.requests import Create, ForkRequest
 from headrace.storage.memory import MemoryStorage
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.engine.helpers import read
 
 

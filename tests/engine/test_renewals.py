@@ -9,7 +9,7 @@ from headrace.protocol.expiry import Lifetime
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.stream import AlreadyClosed, Repeated
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.engine.helpers import TEXT, Recorder, new_engine, put
 
 TTL_SECS = 10

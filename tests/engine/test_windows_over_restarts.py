@@ -14,7 +14,7 @@ from headrace.engine.renewals import OLD_PREFIX, PREFIX, ROUND_MS
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Append, Create
 from headrace.storage.base import ignore
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.durability.modes import DURABLE_MODES, open_storage
 from tests.engine.helpers import TEXT, Recorder
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 
-from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.raw_http import RawConnection, request_bytes
 
 ROOT = "/v1/stream"
 BODY_BYTES_MAX = 16 * 1024 * 1024  # limits.max_body_bytes

@@ -19,7 +19,7 @@ from headrace.engine.registry import STALE_MESSAGES_MIN
 from headrace.http import server
 from headrace.http.assembly import Assembly, assemble
 from headrace.protocol.requests import Create
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 STREAMS = 100_000  # crowd/0 and so on; the first ones are gone
 GONE = (STREAMS + STALE_MESSAGES_MIN) // 3 - 100

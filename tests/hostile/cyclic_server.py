@@ -15,7 +15,7 @@ from types import CoroutineType, FrameType, FunctionType, GeneratorType, MethodT
 from headrace.cli import main
 from headrace.http import process_memory
 from headrace.http.inspection import Document, Inspection
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 _many = Inspection._many
 

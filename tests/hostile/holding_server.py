@@ -16,7 +16,7 @@ from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.tails import Stream
 from headrace.http.inspection import Document, Inspection
 from headrace.protocol.expiry import Moment
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 HOLD_SECS = 0.4
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.testing.events import EventStream
-from headrace.testing.raw import EndOfConnection, RawConnection, RawResponse
+from headrace.testing.raw_http import EndOfConnection, RawConnection, RawResponse
+from headrace.testing.sse_reader import EventStream
 from tests.hostile.attacks import ROOT
 
 ROUND_SECS: Final = 0.04  # of each tenant: an append, a read and a HEAD

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from headrace.testing.raw import EndOfConnection, RawConnection, request_bytes
+from headrace.testing.raw_http import EndOfConnection, RawConnection, request_bytes
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.hostile import attacks
 from tests.hostile.attacks import JSON_TYPE, ROOT, TEXT_TYPE

@@ -17,7 +17,7 @@ from typing import Final
 import httpx
 
 from headrace.stack.tokens import Keys
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
 from tests.hostile.honest_tenant import ROUND_SECS, Tenant

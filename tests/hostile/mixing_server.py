@@ -12,7 +12,7 @@ from headrace.cli import main
 from headrace.engine.engine import AppendOutcome
 from headrace.http import streams
 from headrace.protocol.responses import Response, append_answer
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 EVERY = 20
 

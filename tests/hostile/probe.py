@@ -6,7 +6,7 @@ import threading
 import time
 from types import TracebackType
 
-from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.raw_http import RawConnection, request_bytes
 
 _ASK = request_bytes("HEAD", "/v1/stream/no-such-stream")
 _PAUSE_SECS = 0.002

@@ -13,7 +13,7 @@ from headrace.cli import main
 from headrace.engine.engine import AppendOutcome, Engine
 from headrace.engine.tails import Stream
 from headrace.protocol.requests import Append
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 _append = Engine.append
 

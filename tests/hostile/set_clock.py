@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace import clock
 from headrace.cli import main
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 _VARIABLE = "HEADRACE_TEST_CLOCK"
 

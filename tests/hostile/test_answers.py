@@ -18,8 +18,8 @@ from threading import Thread
 
 import pytest
 
-from headrace.testing.raw import EndOfConnection, RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import EndOfConnection, RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
 
 FAULTS = Path(__file__).parent / "faults"
 TEXT = "text/plain"

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.clock import START_MS
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.virtual_clock import START_MS
 from headrace.testing.waiting import eventually
 from tests.durability.modes import ALL_MODES, DURABLE_MODES, KEPT_MODES, settings
 from tests.hostile.set_clock import SetClockServer

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
 from tests.hostile import attacks

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.certificates import write_self_signed
-from headrace.testing.raw import EndOfConnection, RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import EndOfConnection, RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
 from tests.http.helpers import KIB

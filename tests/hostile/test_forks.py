@@ -19,7 +19,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Create, ForkRequest
 from headrace.protocol.snapshots import Publish
 from headrace.storage.memory import MemoryLog
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.buckets.api import JSON, TEXT, Mortal
 from tests.conftest import Serve

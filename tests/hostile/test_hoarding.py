@@ -15,9 +15,9 @@ import pytest
 from headrace.http.outgoing import SMALL_ANSWER_BYTES
 from headrace.protocol.sse import Decoder, Event
 from headrace.testing.certificates import write_self_signed
-from headrace.testing.following import metric
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import metric
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import KIB, MIB, await_readers, client_of, resident_bytes

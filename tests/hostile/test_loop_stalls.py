@@ -20,9 +20,9 @@ from functools import partial
 import httpx
 import pytest
 
-from headrace.testing.following import catch_up, metric
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up, metric
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
 from tests.hostile import attacks

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS
 
 TEXT = {"Content-Type": "text/plain"}

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 from tests.hostile.probe import Probe

@@ -23,10 +23,10 @@ from headrace.config import Config, Server
 from headrace.http.access import Access, access_of
 from headrace.http.origin import Origins
 from headrace.protocol.access import HostRules
-from headrace.stack import adminer, tables
+from headrace.stack import adminer, database_page
 from headrace.testing.ports import free_port, is_listening
-from headrace.testing.raw import RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 from tests.subscriptions.api import ROOT, Api, code
@@ -308,7 +308,9 @@ def test_the_page_of_tables_answers_only_under_names_of_this_machine() -> None:
 
 @contextmanager
 def page_of_tables(rules: HostRules) -> Iterator[str]:
-    with tables.server("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1", 0, rules) as server:
+    with database_page.server(
+        "postgresql://nobody@127.0.0.1:1/none", "127.0.0.1", 0, rules
+    ) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

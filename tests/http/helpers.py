@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from headrace.testing.following import live_readers
-from headrace.testing.raw import RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 TEXT = {"Content-Type": "text/plain"}

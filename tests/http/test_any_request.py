@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.testing.raw import EndOfConnection, RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import EndOfConnection, RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
 
 ROOT = "/v1/stream/fuzz"
 # What may stand in a header value or, percent-encoded, in a path.

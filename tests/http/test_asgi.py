@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.events import EventStream, open_events
-from headrace.testing.following import live_readers
-from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_queries import live_readers
+from headrace.testing.sse_reader import EventStream, open_events
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.http.uvicorn import MOUNT, Uvicorn, assert_clean
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from headrace.protocol import framed
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.conftest import stop_cleanly
 from tests.http.helpers import JSON, client_of, problem_of
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.testing.raw import RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
 from tests.conftest import stop_cleanly
 
 TEXT = "text/plain"

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from headrace.testing.events import open_events
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.sse_reader import open_events
 from tests.conftest import stop_cleanly
 
 PUBLIC = "public, max-age=60, stale-while-revalidate=300"

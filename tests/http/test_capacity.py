@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.testing.following import metric
-from headrace.testing.raw import RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import metric
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve, stop_cleanly
 from tests.http.helpers import KIB, MIB, client_of

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from headrace.testing.events import open_events
-from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.sse_reader import open_events
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import MIB, TEXT, await_readers, client_of

@@ -9,9 +9,9 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from headrace.testing.events import open_events
-from headrace.testing.following import catch_up, metric
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up, metric
+from headrace.testing.sse_reader import open_events
 from tests.conftest import stop_cleanly
 
 CHUNK_BYTES = 10

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.testing.raw import RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.http.helpers import MIB, await_server_time, resident_bytes
 

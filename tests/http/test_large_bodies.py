@@ -14,8 +14,8 @@ import pytest
 
 from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
 from headrace.testing.certificates import write_self_signed
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
 from tests.conftest import Serve
 from tests.http.helpers import MIB, resident_bytes
 

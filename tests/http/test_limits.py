@@ -11,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from headrace.testing.raw import EndOfConnection, RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import EndOfConnection, RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve, stop_cleanly
 from tests.http.helpers import KIB, MIB, resident_bytes

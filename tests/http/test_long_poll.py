@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from headrace.testing.following import live_readers
-from headrace.testing.raw import RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve, stop_cleanly
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from headrace.testing.raw import EndOfConnection, RawConnection, RawResponse
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import EndOfConnection, RawConnection, RawResponse
+from headrace.testing.server_process import ServerProcess
 
 STREAM = "/v1/stream/malformed"
 HOST = b"Host: localhost\r\n"

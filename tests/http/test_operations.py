@@ -8,9 +8,9 @@ import re
 import httpx
 import pytest
 
-from headrace.testing.following import metric
-from headrace.testing.raw import RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import metric
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import client_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
 
 TEXT = "text/plain"
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, PROBLEMS
-from headrace.testing.following import metric
-from headrace.testing.raw import RawConnection, RawResponse, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import metric
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.conftest import Serve, stop_cleanly
 

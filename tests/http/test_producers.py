@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from headrace.testing.following import catch_up
-from headrace.testing.raw import RawConnection, RawResponse
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, RawResponse
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
 from tests.conftest import stop_cleanly
 
 TEXT = "text/plain"

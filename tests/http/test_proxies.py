@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.testing.raw import RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection
+from headrace.testing.server_process import ServerProcess
 from tests.conftest import Serve
 
 FORWARDED = {"X_Forwarded_Proto": "https", "X_Forwarded_Host": "streams.example"}

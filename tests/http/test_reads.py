@@ -9,9 +9,9 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from headrace.testing.following import catch_up
-from headrace.testing.raw import RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
 from tests.conftest import stop_cleanly
 
 CHUNK_BYTES = 64

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.testing.events import open_events
-from headrace.testing.following import catch_up, metric
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up, metric
+from headrace.testing.sse_reader import open_events
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.conftest import stop_cleanly
 

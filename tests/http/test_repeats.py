@@ -14,8 +14,8 @@ from headrace.http.cors import CorsPolicy
 from headrace.http.exchange import Client, Request
 from headrace.http.masthead import Masthead
 from headrace.http.reader import BodyBudget, ReaderLimits, RequestReader
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
 
 BODY_BYTES_MAX = 300
 URL_BYTES_MAX = 100

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from headrace.protocol.sse import Decoder
-from headrace.testing.crowd import Crowd, descriptors_max
-from headrace.testing.following import live_readers
-from headrace.testing.raw import RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import live_readers
+from headrace.testing.sse_load import Crowd, descriptors_max
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from headrace.testing.raw import RawConnection, request_bytes
+from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import KIB, MIB

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from headrace.protocol.sse import Decoder
-from headrace.testing.events import Batch, EventStream, open_events
-from headrace.testing.following import live_readers
-from headrace.testing.raw import RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import live_readers
+from headrace.testing.sse_reader import Batch, EventStream, open_events
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve, stop_cleanly
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 
 from headrace.http.metrics import METRICS
-from headrace.testing.events import open_events
-from headrace.testing.following import metric
+from headrace.testing.server_queries import metric
+from headrace.testing.sse_reader import open_events
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import TEXT, client_of

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.testing.following import live_readers
+from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import JSON, TEXT, client_of, problem_of

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.certificates import write_self_signed
-from headrace.testing.events import EventStream
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.sse_reader import EventStream
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve, stop_cleanly
 from tests.http.helpers import MIB

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from headrace.testing.raw import RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import MIB

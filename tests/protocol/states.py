@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.stream import StreamConfig, StreamState
-from headrace.testing.clock import START_MS
+from headrace.testing.virtual_clock import START_MS
 
 
 def new_state(content_type: str = "text/plain", lifetime: Lifetime = FOREVER) -> StreamState:

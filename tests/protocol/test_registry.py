@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from headrace.protocol.registry import announce_created, announce_deleted
-from headrace.testing.clock import START_MS
+from headrace.testing.virtual_clock import START_MS
 from tests.protocol.states import new_state
 
 

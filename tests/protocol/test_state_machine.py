@@ -25,7 +25,7 @@ from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Appended, Repeated
 from headrace.storage.memory import MemoryStorage
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from tests.engine.helpers import read, registry_messages
 from tests.protocol.model import (
     RECEIPTS_MAX,

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from headrace.postgres.server import PostgresServer
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.shapes.helpers import ITEMS, Follower, ShapesProcess
 
 Follow = Callable[..., Follower]

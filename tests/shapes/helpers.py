@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from headrace.stack.health import check
-from headrace.stack.parts import Health
+from headrace.stack.health_check import check
 from headrace.stack.ports import Ports
+from headrace.stack.services import Health
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 ITEMS = """

@@ -11,8 +11,8 @@ import httpx
 import psycopg
 import pytest
 
-from headrace.testing.raw import RawConnection
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.shapes.conftest import Follow
 from tests.shapes.helpers import ITEMS, Follower, ShapesProcess

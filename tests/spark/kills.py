@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from headrace.client import Client, ProducerStamp, Retry
 from headrace.errors import StreamNotFound
 from headrace.spark.pipelines.base import Run
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import private_postgres
 from tests.spark.both_ways import STREAMS, start_there, there

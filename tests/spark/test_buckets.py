@@ -12,9 +12,9 @@ from headrace.client.failures import UnexpectedAnswer
 from headrace.errors import BucketNotFound
 from headrace.protocol.buckets import encode_segment
 from headrace.spark.streams.tracking import DataLoss
-from headrace.testing.following import live_readers
-from headrace.testing.raw import RawConnection, request_bytes
-from headrace.testing.server import ServerProcess
+from headrace.testing.raw_http import RawConnection, request_bytes
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import JSON, client_of

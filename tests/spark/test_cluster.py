@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from headrace.client import Client
 from headrace.spark.pipelines import stream_to_postgres
 from headrace.spark.pipelines.progress import read_progress
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import database
 from tests.spark.cluster import CONF, STARTS_MAX, Cluster, is_too_busy

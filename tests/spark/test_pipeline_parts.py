@@ -30,7 +30,7 @@ from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.pipelines.runner import explain, main
 from headrace.spark.pipelines.stream_to_postgres import _wanted
 from headrace.testing.ports import free_port
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 

@@ -17,7 +17,7 @@ from headrace.client import Client, State
 from headrace.spark.pipelines import archive, postgres_to_stream, stream_to_postgres
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.reading import messages
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.http.helpers import JSON, client_of
 
 pytestmark = pytest.mark.slow

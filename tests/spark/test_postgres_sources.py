@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.client import Client
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from headrace.client.ranges import FramedChunk, Tail
 from headrace.spark.streams.server import Server
 from headrace.spark.streams.tracking import DataLoss
-from headrace.testing.following import live_readers
+from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import client_of

@@ -21,7 +21,7 @@ from headrace.spark.pipelines.job import Job, started
 from headrace.spark.pipelines.locks import locked
 from headrace.spark.pipelines.progress import STOPPED, read_progress
 from headrace.spark.pipelines.runner import Begun, Work, run_all
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from headrace.spark.streams.columns import BadColumn
 from headrace.spark.streams.plan import Span, StreamPartition, packed, shares
 from headrace.spark.streams.reader import StreamReader
 from headrace.spark.streams.tracking import DataLoss, StreamProblem
-from headrace.testing.following import live_readers
+from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.http.helpers import client_of

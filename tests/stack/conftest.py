@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.stack.stack import down
-from headrace.testing.stack import StackProcess
+from headrace.stack.lifecycle import down
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.stack.helpers import assert_nothing_is_left, everything
 

@@ -12,8 +12,8 @@ import httpx
 
 from headrace.stack.ports import FREE_RANGE
 from headrace.stack.processes import PROC, Identity, in_session
-from headrace.testing.following import catch_up
-from headrace.testing.stack import StackProcess
+from headrace.testing.server_queries import catch_up
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
@@ -37,7 +37,7 @@ def everything(stack: StackProcess) -> tuple[list[Identity], set[int]]:
 
     Not those that Java takes from the kernel's range: once free they may be another's at once.
     """
-    pids = [part.pid for part in stack.record.parts if part.pid is not None]
+    pids = [service.pid for service in stack.record.services if service.pid is not None]
     identities = [identity for pid in pids for identity in in_session(pid)]
     ports = listening(identity.pid for identity in identities)
     return [stack.record.supervisor, *identities], ports & set(FREE_RANGE)

@@ -16,12 +16,12 @@ import httpx
 import pytest
 
 from headrace.stack import envoy as envoy_config
-from headrace.stack.health import check
-from headrace.stack.parts import Health
+from headrace.stack.health_check import check
 from headrace.stack.ports import Ports
+from headrace.stack.services import Health
 from headrace.stack.tokens import AUDIENCE, ISSUER, Keys, Kind
-from headrace.testing.events import open_events
-from headrace.testing.stack import StackProcess
+from headrace.testing.sse_reader import open_events
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 pytestmark = pytest.mark.slow
@@ -235,7 +235,7 @@ def test_the_webhook_keys_are_open(envoy: httpx.Client) -> None:
     ],
 )
 def test_no_other_path_is_open(stack: StackProcess, path: str) -> None:
-    from headrace.testing.raw import RawConnection, request_bytes
+    from headrace.testing.raw_http import RawConnection, request_bytes
 
     port = httpx.URL(stack.address("envoy")).port
     assert port is not None
@@ -289,7 +289,7 @@ def test_the_admin_page_knows_the_filter(stack: StackProcess, signed: httpx.Clie
 
 
 def note_of(stack: StackProcess, what: str) -> str:
-    note = next(part.note for part in stack.record.parts if part.name == "envoy")
+    note = next(service.note for service in stack.record.services if service.name == "envoy")
     return note.split(f"{what} ")[1].split(";")[0]
 
 

@@ -8,8 +8,8 @@ import httpx
 import psycopg
 import pytest
 
-from headrace.testing.server import ServerProcess
-from headrace.testing.stack import StackProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.shapes.helpers import ShapesProcess
 from tests.stack.helpers import JSON, SYNC_SECS, event, read_all
@@ -30,7 +30,7 @@ def test_the_variables_name_a_database_a_server_and_an_electric_of_ones_own(
                 "ELECTRIC_URL": electric.url,
             }
             with StackProcess(tmp_path / "state", "sync", env=env) as stack:
-                assert "postgres" not in {part.name for part in stack.record.parts}
+                assert "postgres" not in {service.name for service in stack.record.services}
                 follow_both_directions(database, server.url)
                 assert slots(database) == {electric.prefix}, "the sync made none of its own"
                 with httpx.Client(base_url=stack.address("server")) as own:

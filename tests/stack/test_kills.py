@@ -19,7 +19,7 @@ import pytest
 
 from headrace.client import Client, ProducerStamp, Retry
 from headrace.stack.supervisor import last_lines
-from headrace.testing.stack import StackProcess
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.stack.helpers import JSON, event, read_all
 
@@ -44,7 +44,7 @@ def test_nothing_is_lost_or_doubled_when_parts_are_killed_at_random(dev: StackPr
         ]
         killed = kill_at_random(dev, random.Random(run), KILL_SECS)
         rows, *events = (writer.stop() for writer in writing)
-    left = [part.identity for part in dev.record.parts]
+    left = [service.identity for service in dev.record.services]
     dev.send(signal.SIGKILL)
     dev.wait()
     dev.start()
@@ -59,8 +59,8 @@ def test_nothing_is_lost_or_doubled_when_parts_are_killed_at_random(dev: StackPr
 
 
 def kill_at_random(dev: StackProcess, chance: random.Random, secs: float) -> Counter[str]:
-    """Every part in turn, in an order that is shuffled each round."""
-    victims = [part.name for part in dev.record.parts if part.name != "prepare"]
+    """Every service in turn, in an order that is shuffled each round."""
+    victims = [service.name for service in dev.record.services if service.name != "prepare"]
     deadline = time.monotonic() + secs
     killed: Counter[str] = Counter()
     pause = threading.Event()
@@ -68,7 +68,7 @@ def kill_at_random(dev: StackProcess, chance: random.Random, secs: float) -> Cou
         chance.shuffle(victims)
         for victim in victims:
             if time.monotonic() < deadline:
-                killed[victim] += dev.kill_part(victim)
+                killed[victim] += dev.kill_service(victim)
                 pause.wait(chance.uniform(*KILL_PAUSE_SECS))
     return killed
 
@@ -178,7 +178,7 @@ def select(dev: StackProcess, query: str) -> list[tuple[Any, ...]]:
 
 
 def last_words(dev: StackProcess) -> str:
-    names = [part.name for part in dev.record.parts]
+    names = [service.name for service in dev.record.services]
     return "\n".join(
         "\n".join([f"--- {name}", *last_lines(dev.state.log(name), 15)]) for name in names
     )

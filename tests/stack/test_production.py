@@ -23,7 +23,7 @@ from headrace.stack.envoy import executable
 from headrace.stack.ports import PORT_MAP, Ports
 from headrace.stack.tokens import Keys, Kind
 from headrace.testing.certificates import write_self_signed
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]

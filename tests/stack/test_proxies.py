@@ -19,10 +19,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.stack.debian import unpacked
+from headrace.stack.apt_fetch import unpacked
 from headrace.stack.ports import Ports
-from headrace.testing.events import open_events
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.sse_reader import open_events
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ import pytest
 
 from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.slots import Slot
-from headrace.stack.stack import live_health
-from headrace.testing.events import open_events
-from headrace.testing.following import metric
-from headrace.testing.stack import StackProcess
+from headrace.stack.lifecycle import live_health
+from headrace.testing.server_queries import metric
+from headrace.testing.sse_reader import open_events
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.stack.helpers import JSON, SYNC_SECS, event, read_all
 
@@ -209,7 +209,9 @@ def test_the_heartbeat_is_on_both_sides(signed: httpx.Client, db: psycopg.Connec
 def test_every_part_answers_and_the_lag_is_measured(
     dev: StackProcess, signed: httpx.Client, db: psycopg.Connection
 ) -> None:
-    eventually(lambda: set(live_health(dev.record.parts).values()) == {"ok"}, "every part is well")
+    eventually(
+        lambda: set(live_health(dev.record.services).values()) == {"ok"}, "every service is well"
+    )
     wait_for_event(db, _appended(signed))
     with httpx.Client(base_url=dev.address("monitor")) as monitor:
 
@@ -248,7 +250,7 @@ def _appended(signed: httpx.Client) -> str:
 
 
 def test_the_pages_are_served(dev: StackProcess) -> None:
-    page = next(part.page for part in dev.record.parts if part.page)
+    page = next(service.page for service in dev.record.services if service.page)
     browser = httpx.get(page, follow_redirects=True)
     assert browser.status_code == 200
     assert browser.url.path == "/ui/"
@@ -264,7 +266,7 @@ def test_no_page_of_the_stack_answers_under_a_name_that_was_made_to_lead_here(
     dev: StackProcess,
 ) -> None:
     """DNS rebinding: to its browser such a page is of one origin with whatever it asks."""
-    page = next(part.page for part in dev.record.parts if part.page)
+    page = next(service.page for service in dev.record.services if service.page)
     for url in (
         f"{dev.address('server')}/healthz",
         f"{page}/healthz",

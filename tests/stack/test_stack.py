@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.stack import StackProcess
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import eventually
 from tests.stack.helpers import assert_nothing_is_left, everything
 
@@ -29,13 +29,13 @@ def test_status_says_what_runs_where(stack: StackProcess) -> None:
     state = str(stack.state.path)
     done = headrace("stack", "status", "--json", "--state", state)
     assert done.returncode == 0, done.stdout + done.stderr
-    parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
-    assert list(parts) == ["server", "envoy"]
-    assert all(part["health"] == "ok" for part in parts.values())
+    services = {service["name"]: service for service in json.loads(done.stdout)["parts"]}
+    assert list(services) == ["server", "envoy"]
+    assert all(service["health"] == "ok" for service in services.values())
     table = headrace("stack", "status", "--state", state).stdout
-    assert parts["server"]["address"] in table
-    assert parts["envoy"]["address"] in table
-    assert parts["envoy"]["address"] in stack.output(), "and up printed the same table"
+    assert services["server"]["address"] in table
+    assert services["envoy"]["address"] in table
+    assert services["envoy"]["address"] in stack.output(), "and up printed the same table"
 
 
 def test_each_part_has_a_log(stack: StackProcess) -> None:
@@ -56,7 +56,7 @@ def test_a_second_stack_in_the_same_directory_is_refused(stack: StackProcess) ->
 
 
 def test_the_stack_survives_the_death_of_its_parts_and_of_its_supervisor(tmp_path: Path) -> None:
-    """Ports move, killed parts come back, the next `up` cleans up, Ctrl-C leaves nothing."""
+    """Ports move, killed services come back, the next `up` cleans up, Ctrl-C leaves nothing."""
     stream = "/v1/stream/kept"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -67,8 +67,8 @@ def test_the_stack_survives_the_death_of_its_parts_and_of_its_supervisor(tmp_pat
         with first:
             assert f"Port {number} is taken: envoy listens on" in first.output()
             httpx.put(first.address("server") + stream, content="kept").raise_for_status()
-            for part in ("server", "envoy"):
-                assert_comes_back(first, part)
+            for service in ("server", "envoy"):
+                assert_comes_back(first, service)
             _, *left = everything(first)[0]
             first.send(signal.SIGKILL)
             first.wait()
@@ -82,11 +82,11 @@ def test_the_stack_survives_the_death_of_its_parts_and_of_its_supervisor(tmp_pat
         assert_nothing_is_left(identities, given)
 
 
-def assert_comes_back(stack: StackProcess, part: str) -> None:
-    before, address = stack.pid(part), stack.address(part)
-    assert stack.kill_part(part)
-    eventually(lambda: stack.pid(part) not in (None, before), f"{part} runs again")
-    eventually(lambda: answers(address + "/healthz"), f"{part} answers where it was")
+def assert_comes_back(stack: StackProcess, service: str) -> None:
+    before, address = stack.pid(service), stack.address(service)
+    assert stack.kill_service(service)
+    eventually(lambda: stack.pid(service) not in (None, before), f"{service} runs again")
+    eventually(lambda: answers(address + "/healthz"), f"{service} answers where it was")
 
 
 def answers(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""The supervisor with parts made for the test: order, restarts, and leaving nothing behind."""
+"""The supervisor with services made for the test: order, restarts, and leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import pytest
 
 from headrace.stack import processes
 from headrace.stack.cleanup import end_recorded
-from headrace.stack.parts import Health, Part
 from headrace.stack.ports import Ports
-from headrace.stack.state import Record, Recorded, StateDirectory
+from headrace.stack.services import Health, Service
+from headrace.stack.state_directory import Record, Recorded, StateDirectory
 from headrace.stack.supervisor import StackFailed, Supervisor
 from headrace.testing.waiting import eventually
 
 SLEEP = "import time; time.sleep(600)"
 
 
-def python(code: str, name: str, *needs: str, oneshot: bool = False, **env: str) -> Part:
-    return Part(name, (sys.executable, "-c", code), env=env, needs=needs, oneshot=oneshot)
+def python(code: str, name: str, *needs: str, oneshot: bool = False, **env: str) -> Service:
+    return Service(name, (sys.executable, "-c", code), env=env, needs=needs, oneshot=oneshot)
 
 
 class Run:
     """A supervisor on a thread of its own."""
 
-    def __init__(self, directory: Path, parts: list[Part]) -> None:
+    def __init__(self, directory: Path, services: list[Service]) -> None:
         self.state = StateDirectory(directory)
         self.state.create()
         self.said: list[str] = []
         self.ready = threading.Event()
         self.error: BaseException | None = None
-        self.supervisor = Supervisor(parts, "test", self.state, "mark", self.said.append)
+        self.supervisor = Supervisor(services, "test", self.state, "mark", self.said.append)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -47,8 +47,8 @@ class Run:
 
     def pid(self, name: str) -> int | None:
         record = self.state.read()
-        parts = record.parts if record else []
-        return next((part.pid for part in parts if part.name == name), None)
+        services = record.services if record else []
+        return next((service.pid for service in services if service.name == name), None)
 
     def stop(self) -> None:
         self.supervisor.stop()
@@ -67,12 +67,12 @@ def runs(tmp_path: Path) -> Iterator[list[Run]]:
 def test_parts_start_after_what_they_need(tmp_path: Path, runs: list[Run]) -> None:
     say = "import os, sys; open(os.environ['OUT'], 'a').write(sys.argv[0] + '{}\\n')"
     out = str(tmp_path / "order")
-    parts = [
+    services = [
         python(say.format("third"), "third", "second", oneshot=True, OUT=out),
         python(say.format("second"), "second", "first", oneshot=True, OUT=out),
         python(say.format("first"), "first", oneshot=True, OUT=out),
     ]
-    runs.append(Run(tmp_path / "state", parts))
+    runs.append(Run(tmp_path / "state", services))
     assert runs[0].ready.wait(30)
     order = Path(out).read_text().replace("-c", "").split()
     assert order == ["first", "second", "third"]
@@ -113,10 +113,10 @@ for own in (False, True):
 def test_a_part_that_never_comes_up_fails_the_stack_with_its_last_words(
     tmp_path: Path, runs: list[Run]
 ) -> None:
-    # Without something to ask, a part is up as soon as it runs.
+    # Without something to ask, a service is up as soon as it runs.
     health = Health("tcp", f"127.0.0.1:{Ports(any_free=True).give('server')}")
     command = (sys.executable, "-c", "raise SystemExit('no such thing')")
-    run = Run(tmp_path / "state", [Part("broken", command, health=health)])
+    run = Run(tmp_path / "state", [Service("broken", command, health=health)])
     runs.append(run)
     run.thread.join(30)
     assert run.error is not None
@@ -133,10 +133,10 @@ while not pathlib.Path({str(gate)!r}).exists():
     time.sleep(0.02)
 http.server.test(http.server.SimpleHTTPRequestHandler, port={port}, bind="127.0.0.1")
 """
-    part = Part(
+    service = Service(
         "page", (sys.executable, "-c", code), health=Health("http", f"http://127.0.0.1:{port}/")
     )
-    runs.append(Run(tmp_path / "state", [part]))
+    runs.append(Run(tmp_path / "state", [service]))
     eventually(lambda: runs[0].pid("page") is not None, "it runs")
     assert not runs[0].ready.wait(0.5)
     gate.touch()
@@ -150,13 +150,13 @@ def test_what_an_earlier_run_reported_says_nothing_about_the_next(
     started again and again because it took its time to say so itself."""
     report = tmp_path / "progress.json"
     report.write_text(json.dumps({"state": "running", "last_error": None, "updated_at": 9e9}))
-    part = Part(
+    service = Service(
         "quiet",
         (sys.executable, "-c", SLEEP),
         health=Health("pipelines", str(report)),
         reports=(report,),
     )
-    runs.append(Run(tmp_path / "state", [part]))
+    runs.append(Run(tmp_path / "state", [service]))
     eventually(lambda: runs[0].pid("quiet") is not None, "it runs")
     assert not runs[0].ready.wait(0.5)
     report.write_text(json.dumps({"state": "running", "last_error": None, "updated_at": 9e9}))
@@ -174,7 +174,7 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
     assert alive is not None
     other = processes.Identity(alive.pid, alive.started + "0")
     record = Record("default", "nobody-carries-this-mark", other)
-    record.parts = [Recorded("server", "running", pid=other.pid, started=other.started)]
+    record.services = [Recorded("server", "running", pid=other.pid, started=other.started)]
     state.write(record)
     assert end_recorded(state, record) == []
     assert state.read() is None
@@ -183,7 +183,7 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
 def test_the_record_survives_writing_and_reading(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path)
     state.create()
-    record = Record("dev", "m", processes.Identity(1, "a"), parts=[Recorded("x", address="y")])
+    record = Record("dev", "m", processes.Identity(1, "a"), services=[Recorded("x", address="y")])
     state.write(record)
     assert state.read() == record
 

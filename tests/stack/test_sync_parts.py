@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from headrace.protocol.access import HostRules
-from headrace.stack import migrate, tables
-from headrace.stack.lag import Behind, Lag
+from headrace.stack import database_page, migrate
+from headrace.stack.database_page import TablePages, UnknownTable
 from headrace.stack.migrate import Migration, MigrationError
 from headrace.stack.monitor import TO_POSTGRES, TO_STREAM, Monitor, SlotState, metrics
-from headrace.stack.tables import TablePages, UnknownTable
-from headrace.testing.server import ServerProcess
+from headrace.stack.replication_lag import Behind, Lag
+from headrace.testing.server_process import ServerProcess
 
 ONE = Migration(1, "one", "create table one (id int primary key)")
 TWO = Migration(2, "two", "create table two (id int primary key)")
@@ -174,7 +174,7 @@ def test_the_page_cannot_write(database: str) -> None:
 
 
 def test_the_page_is_served(database: str) -> None:
-    with tables.server(database, "127.0.0.1", 0, HostRules()) as server:
+    with database_page.server(database, "127.0.0.1", 0, HostRules()) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.storage.base import Entry
 from headrace.storage.committer import Committer
-from headrace.testing.loop import SimulatedLoop
+from headrace.testing.simulated_loop import SimulatedLoop
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,8 +12,8 @@ import pytest
 from headrace.storage.base import Check, Checked
 from headrace.storage.memory import MemoryStorage
 from headrace.storage.scrub import PASS_SECS_MIN, Scrub
-from headrace.testing.clock import VirtualClock
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.durability.modes import settings
 

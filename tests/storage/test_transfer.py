@@ -22,9 +22,9 @@ from headrace.storage.base import ignore
 from headrace.storage.export_file import Summary
 from headrace.storage.transfer import export_directory, import_directory
 from headrace.storage.verify import verify
-from headrace.testing.clock import VirtualClock
-from headrace.testing.following import catch_up
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_queries import catch_up
+from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.durability.modes import SEGMENT_BYTES, SHARDS, open_storage, settings
 from tests.subscriptions.api import ROOT, Api, acks

@@ -23,7 +23,7 @@ from headrace.subscriptions.membership import (
     SUBSCRIPTION_BYTES,
     Quota,
 )
-from headrace.testing.clock import VirtualClock
+from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.durability.modes import open_storage
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.subscriptions.api import ROOT, Api, acks, code, fresh, names
 

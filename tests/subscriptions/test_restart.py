@@ -12,7 +12,7 @@ import pytest
 
 from headrace.storage.verify import verify
 from headrace.testing.ports import free_port
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.durability.modes import settings
 from tests.subscriptions.api import ROOT, ZERO, Api, acks, code, names

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from headrace.testing.ports import free_port
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 from tests.subscriptions.api import ROOT, ZERO, Api, acks, code, fresh, names

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.tree import markdown
 
 DOCUMENTED_ADDRESS = "localhost:4437"

@@ -18,7 +18,7 @@ from headrace.engine.engine import Engine
 from headrace.http import server
 from headrace.http.assembly import Assembly, assemble
 from headrace.protocol.requests import Create
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 
 MANY: Final = 100_000
 BUCKET: Final = "crowd"

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from headrace.stack.tokens import Kind
-from headrace.testing.stack import StackProcess
+from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.ui.conftest import Open
 from tests.ui.helpers import (

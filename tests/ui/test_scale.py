@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.conftest import stop_cleanly
 from tests.http.helpers import client_of
 from tests.ui.conftest import Open

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 
 from headrace.spark.pipelines.progress import Progress
 from headrace.spark.pipelines.publishing import change
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.conftest import stop_cleanly
 from tests.http.helpers import client_of
 from tests.ui.conftest import Open

@@ -45,7 +45,7 @@ def test_every_file_that_the_page_names_is_served(http: httpx.Client) -> None:
     named = set(NAMED.findall(index))
     for script in SCRIPTS:
         named.update(IMPORT.findall(script.read_text("utf-8")))
-    assert {"app.js", "view.js", "theme.css", "icon.svg"} <= named
+    assert {"app.js", "stream-view.js", "theme.css", "icon.svg"} <= named
     for name in sorted(named):
         assert http.get(f"/ui/{name}").status_code == 200, name
 

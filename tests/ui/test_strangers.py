@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from tests.conftest import Serve
 from tests.ui import chromium
 from tests.ui.conftest import ARGUMENTS, PATIENCE_MS

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.stack_options import AllowedHostsOption, host_rules
-from headrace.cli.stack_parts import HostOption, log_plainly, postgres_url, server_url
+from headrace.cli.stack_services import HostOption, log_plainly, postgres_url, server_url
 
 
 def shapes(

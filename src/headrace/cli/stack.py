@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import stack_parts
+from headrace.cli import stack_services
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.cli.stack_options import StateOption, state_directory
 
 if TYPE_CHECKING:
     from headrace.stack.ports import Ports
-    from headrace.stack.state import Record
+    from headrace.stack.state_directory import Record
 
 EXIT_NOT_UP = 3
 FOLLOW_POLL_SECS = 0.2
@@ -38,10 +38,10 @@ def up(
     state: StateOption = None,
     port: Annotated[
         list[str] | None,
-        typer.Option("--port", metavar="NAME=PORT", help="Another port for a part; 0 is any."),
+        typer.Option("--port", metavar="NAME=PORT", help="Another port for a service; 0 is any."),
     ] = None,
     free_ports: Annotated[
-        bool, typer.Option("--free-ports", help="Any free port for every part.")
+        bool, typer.Option("--free-ports", help="Any free port for every service.")
     ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return once everything runs.")
@@ -49,7 +49,7 @@ def up(
 ) -> None:
     """Start every part of a profile and keep it running until Ctrl-C."""
     _need_the_extra()
-    from headrace.stack import stack
+    from headrace.stack import lifecycle
     from headrace.stack.ports import NoFreePort
     from headrace.stack.profiles import BadSetup
     from headrace.stack.supervisor import StackFailed
@@ -61,21 +61,21 @@ def up(
             arguments = ["--profile", profile, "--state", str(directory.path)]
             arguments += [f"--port={pair}" for pair in port or []]
             arguments += ["--free-ports"] if free_ports else []
-            _print_up(stack.detach(arguments, directory))
+            _print_up(lifecycle.detach(arguments, directory))
         else:
-            stack.up(profile, directory, ports, _say, _print_up)
+            lifecycle.up(profile, directory, ports, _say, _print_up)
     except BadSetup as error:
         fail(str(error), EXIT_REFUSED)
-    except (stack.AlreadyUp, StackFailed, NoFreePort) as error:
+    except (lifecycle.AlreadyUp, StackFailed, NoFreePort) as error:
         fail(str(error), EXIT_FAILED)
 
 
 @app.command()
 def down(state: StateOption = None) -> None:
-    """End every part, also when the supervisor was killed."""
-    from headrace.stack import stack
+    """End every service, also when the supervisor was killed."""
+    from headrace.stack import lifecycle
 
-    ended = stack.down(state_directory(state))
+    ended = lifecycle.down(state_directory(state))
     _say(f"Ended {', '.join(ended)}." if ended else "Nothing was running.")
 
 
@@ -83,7 +83,7 @@ def down(state: StateOption = None) -> None:
 def ui(state: StateOption = None) -> None:
     """Print where the stream browser of the running stack is."""
     record = state_directory(state).read()
-    page = next((p.page for p in record.parts if p.page), "") if record is not None else ""
+    page = next((p.page for p in record.services if p.page), "") if record is not None else ""
     if not page:
         fail("No stack with a stream browser is up: start one with `make dev`.", EXIT_NOT_UP)
     typer.echo(page)
@@ -98,18 +98,20 @@ def status(
 
     Exit code 0 if all of it does, 1 if something does not, 3 if no stack is up.
     """
-    from headrace.stack import stack
+    from headrace.stack import lifecycle
 
     record = state_directory(state).read()
     if record is None:
         fail("No stack is up here: start one with `headrace stack up`.", EXIT_NOT_UP)
-    answers = stack.live_health(record.parts)
+    answers = lifecycle.live_health(record.services)
     if as_json:
-        parts = [{**asdict(part), "health": answers[part.name]} for part in record.parts]
-        typer.echo(json.dumps({"profile": record.profile, "parts": parts}, indent=2))
+        services = [
+            {**asdict(service), "health": answers[service.name]} for service in record.services
+        ]
+        typer.echo(json.dumps({"profile": record.profile, "parts": services}, indent=2))
     else:
         _print_table(record, answers)
-        for warning in stack.warnings(record.parts):
+        for warning in lifecycle.warnings(record.services):
             _say(f"warning: {warning}")
     if not record.supervisor.is_alive:
         fail("The supervisor is gone: `headrace stack down` ends what it left.", EXIT_FAILED)
@@ -119,18 +121,18 @@ def status(
 
 @app.command()
 def logs(
-    parts: Annotated[list[str] | None, typer.Argument(help="Parts; all unless named.")] = None,
+    services: Annotated[list[str] | None, typer.Argument(help="Default: all of them.")] = None,
     state: StateOption = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
 ) -> None:
-    """The end of each part's log."""
+    """The end of each service's log."""
     directory = state_directory(state)
     files = {path.stem: path for path in sorted(directory.log("x").parent.glob("*.log"))}
-    unknown = [name for name in parts or [] if name not in files]
+    unknown = [name for name in services or [] if name not in files]
     if unknown:
         fail(f"There is no log of {', '.join(unknown)}: there is {', '.join(files)}.", EXIT_REFUSED)
-    chosen = {name: path for name, path in files.items() if not parts or name in parts}
+    chosen = {name: path for name, path in files.items() if not services or name in services}
     prefix = len(chosen) > 1
     for name, line in _last_lines(chosen, lines):
         typer.echo(f"{name} | {line}" if prefix else line)
@@ -180,13 +182,13 @@ def _print_table(record: Record, answers: dict[str, str] | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("part", "state", "pid", "address", "restarts", "", box=box.SIMPLE_HEAD)
-    for part in record.parts:
-        state = part.state
-        if answers is not None and answers[part.name] != "ok":
-            state = f"{state}: {answers[part.name]}"
-        pid = "" if part.pid is None else str(part.pid)
-        cells = (part.name, state, pid, part.address, str(part.restarts), part.note)
+    table = Table("service", "state", "pid", "address", "restarts", "", box=box.SIMPLE_HEAD)
+    for service in record.services:
+        state = service.state
+        if answers is not None and answers[service.name] != "ok":
+            state = f"{state}: {answers[service.name]}"
+        pid = "" if service.pid is None else str(service.pid)
+        cells = (service.name, state, pid, service.address, str(service.restarts), service.note)
         table.add_row(*(Text(cell) for cell in cells))
     console = Console()
     if not console.is_terminal:
@@ -223,5 +225,5 @@ def _print_from(name: str, path: Path, position: int, prefix: bool) -> int:
     return position + len(text) + len(newline)
 
 
-for part in stack_parts.COMMANDS:
-    app.command()(part)
+for service in stack_services.COMMANDS:
+    app.command()(service)

@@ -11,7 +11,7 @@ from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.protocol.access import HostRules, is_loopback
 
 if TYPE_CHECKING:
-    from headrace.stack.state import StateDirectory
+    from headrace.stack.state_directory import StateDirectory
 
 StateOption = Annotated[
     Path | None,
@@ -52,6 +52,6 @@ def host_rules(listen: str, names: str) -> HostRules:
 
 
 def state_directory(path: Path | None) -> StateDirectory:
-    from headrace.stack.state import StateDirectory, default_directory
+    from headrace.stack.state_directory import StateDirectory, default_directory
 
     return StateDirectory(path or default_directory())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.stack.debian import unpacked
+from headrace.stack.apt_fetch import unpacked
 
 PHP_VERSION = "8.2"
 GUARD = Path(__file__).with_name("adminer_guard.php")  # other web pages are kept out by this

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from headrace.stack import processes
-from headrace.stack.state import Record, StateDirectory
+from headrace.stack.state_directory import Record, StateDirectory
 
 ORPHAN_GRACE_SECS = 10.0
 # Postgres ends at once on SIGINT and waits for its clients on SIGTERM; the others take both alike.
@@ -13,17 +13,17 @@ ORPHAN_SIGNAL = signal.SIGINT
 
 
 def end_recorded(state: StateDirectory, record: Record) -> list[str]:
-    """End every recorded part that still runs, and whatever carries the stack's mark.
+    """End every recorded service that still runs, and whatever carries the stack's mark.
 
     Only a living leader vouches for its session: behind a dead one the number may be another's.
     What such a leader left carries the mark; Postgres's children, which overwrite their
     environment, end by themselves when it is gone.
     """
     ended = []
-    for part in reversed(record.parts):
-        leader = part.identity
+    for service in reversed(record.services):
+        leader = service.identity
         if leader is not None and leader.is_alive:
-            ended.append(part.name)
+            ended.append(service.name)
             processes.end(leader, ORPHAN_SIGNAL, ORPHAN_GRACE_SECS)
     strays = processes.marked(record.mark)
     processes.send(strays, signal.SIGKILL)

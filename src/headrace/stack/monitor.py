@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from headrace.postgres.slot_names import default_slot
 from headrace.protocol.access import HostRules
 from headrace.protocol.offsets import parse_token
-from headrace.stack.lag import Behind, Lag
-from headrace.stack.pages import PageHandler
+from headrace.stack.page_handler import PageHandler
+from headrace.stack.replication_lag import Behind, Lag
 
 EVERY_SECS = 1.0
 WARN_SHARE = 0.5

@@ -1,4 +1,4 @@
-"""The port map: where each part listens, and what happens when that port is taken."""
+"""The port map: where each service listens, and what happens when that port is taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PORT_MAP: Mapping[str, int] = {
 }
 NEIGHBOURS_TRIED = 100
 # Below what kernels hand out for outgoing connections (32768 and above on Linux): a port that is
-# free now is still free when the part that gets it starts.
+# free now is still free when the service that gets it starts.
 FREE_RANGE = range(10_000, 32_000)
 
 

@@ -1,7 +1,7 @@
 """Processes and how they are told apart: a pid together with the moment it started.
 
-A pid is used again; the pair is not, not even across a reboot. Everything a part starts belongs to
-its session, or carries the stack's mark in its environment: both are followed when it is ended.
+A pid is reused; the pair is not, not even across a reboot. Everything a service starts belongs to
+its session or carries the stack's mark in its environment. Both are followed when it is ended.
 Linux only: this reads /proc.
 """
 

@@ -1,4 +1,4 @@
-"""The profiles: which parts there are, in which order, and how each is told about the others."""
+"""The profiles: which services there are, in which order, and how each is told about the others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.stack import envoy
-from headrace.stack.parts import HEADRACE, Health, Part
 from headrace.stack.ports import LOOPBACK, Ports, url
-from headrace.stack.state import StateDirectory
-from headrace.stack.sync import database, dev_parts, sync_parts
+from headrace.stack.services import HEADRACE, Health, Service
+from headrace.stack.state_directory import StateDirectory
+from headrace.stack.sync_services import database, dev_services, sync_services
 from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
 
 PROFILES = ("default", "sync", "dev")
@@ -27,31 +27,31 @@ class BadSetup(ValueError):
 
 @dataclass
 class Plan:
-    """The parts of one profile, and what to tell the person who starts it."""
+    """The services of one profile, and what to tell the person who starts it."""
 
     profile: str
-    parts: list[Part] = field(default_factory=list)
+    services: list[Service] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
 
 def plan(profile: str, state: StateDirectory, ports: Ports) -> Plan:
-    """Everything that `profile` runs. Writes the files the parts read, starts nothing."""
+    """Everything that `profile` runs. Writes the files the services read, starts nothing."""
     if profile not in PROFILES:
         raise BadSetup(f"There is no profile {profile!r}: choose one of {', '.join(PROFILES)}.")
     state.create()
     made = Plan(profile)
     server = _server(state, ports)
-    made.parts += [server, _envoy(profile, state, ports, server)]
+    made.services += [server, _envoy(profile, state, ports, server)]
     if profile in ("sync", "dev"):
         base = database(state, ports)
-        made.parts += sync_parts(state, base, ports, server.address)
+        made.services += sync_services(state, base, ports, server.address)
         if profile == "dev":
-            made.parts += dev_parts(state, base, ports, server.address)
+            made.services += dev_services(state, base, ports, server.address)
     made.messages += ports.messages
     return made
 
 
-def _server(state: StateDirectory, ports: Ports) -> Part:
+def _server(state: StateDirectory, ports: Ports) -> Service:
     """The server, durable; any setting of the caller's environment but its address holds."""
     port = ports.give("server")
     defaults = {
@@ -63,7 +63,7 @@ def _server(state: StateDirectory, ports: Ports) -> Part:
     }
     env = {name: os.environ.get(name, value) for name, value in defaults.items()}
     env |= {"DS_SERVER__HOST": LOOPBACK, "DS_SERVER__PORT": str(port)}
-    return Part(
+    return Service(
         name="server",
         argv=(*HEADRACE, "serve"),
         env=env,
@@ -73,7 +73,7 @@ def _server(state: StateDirectory, ports: Ports) -> Part:
     )
 
 
-def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> Part:
+def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Service) -> Service:
     # The admin socket is in a directory of its own, which no other account may enter.
     home = state.path / "envoy"
     home.mkdir(exist_ok=True, mode=0o700)
@@ -97,7 +97,7 @@ def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> P
     page = "" if setup.ui_port is None else url(setup.ui_port)
     if page:
         note += f"; stream browser {page}"
-    return Part(
+    return Service(
         name="envoy",
         argv=envoy.command(config),
         health=Health("http", f"{url(setup.listen_port)}/healthz"),
@@ -109,7 +109,7 @@ def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Part) -> P
     )
 
 
-def _server_settings(server: Part) -> dict[str, dict[str, dict[str, Any]]]:
+def _server_settings(server: Service) -> dict[str, dict[str, dict[str, Any]]]:
     """What the server will use, from the server's own words; a bad setting is refused here."""
     asked = subprocess.run(
         [*HEADRACE, "config", "--json"],

@@ -1,7 +1,7 @@
-"""The supervisor: starts parts in the order of their needs, watches them, and ends them all.
+"""The supervisor: starts services in the order of their needs, watches them, and ends them all.
 
-One loop on one thread. A part is `waiting` for what it needs, `starting` until its health check
-passes, `running`, `backing off` after it died, `done` if it was to run once. A part that dies is
+One loop on one thread. A service is `waiting` for what it needs, `starting` until its health check
+passes, `running`, `backing off` after it died, `done` if it was to run once. A service that dies is
 started again on the same port after a pause that doubles; what needs it goes on meanwhile.
 """
 
@@ -17,18 +17,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from headrace.stack import health, processes
-from headrace.stack.parts import Part
+from headrace.stack import health_check, processes
 from headrace.stack.processes import MARK, Identity
-from headrace.stack.state import Record, Recorded, StateDirectory
+from headrace.stack.services import Service
+from headrace.stack.state_directory import Record, Recorded, StateDirectory
 
 TICK_SECS = 0.1
 HEALTH_EVERY_SECS = 5.0
-UNHEALTHY_MAX = 12  # a minute without a good answer: the part is started again
+UNHEALTHY_MAX = 12  # a minute without a good answer: the service is started again
 BACKOFF_FIRST_SECS = 0.25
 BACKOFF_MAX_SECS = 30.0
-STABLE_SECS = 60.0  # a part that ran this long starts again without delay
-FIRST_STARTS_MAX = 5  # a part that never came up after so many tries fails the whole
+STABLE_SECS = 60.0  # a service that ran this long starts again without delay
+FIRST_STARTS_MAX = 5  # a service that never came up after so many tries fails the whole
 LOG_BYTES_MAX = 50 * 1024 * 1024
 LOG_TAIL_LINES = 15
 
@@ -36,16 +36,20 @@ Say = Callable[[str], None]
 
 
 class StackFailed(RuntimeError):
-    """The stack did not come up; the sentence says which part and what it said last."""
+    """The stack did not come up; the sentence says which service and what it said last."""
 
 
 class _Supervised:
-    """One part while it is supervised."""
+    """One service while it is supervised."""
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
+    def __init__(self, service: Service) -> None:
+        self.service = service
         self.record = Recorded(
-            part.name, address=part.address, page=part.page, note=part.note, health=part.health
+            service.name,
+            address=service.address,
+            page=service.page,
+            note=service.note,
+            health=service.health,
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.leader: Identity | None = None
@@ -67,16 +71,16 @@ class Supervisor:
     """Use `run`; `stop` may be called from a signal handler."""
 
     def __init__(
-        self, parts: Sequence[Part], profile: str, state: StateDirectory, mark: str, say: Say
+        self, services: Sequence[Service], profile: str, state: StateDirectory, mark: str, say: Say
     ) -> None:
         identity = processes.identity_of(os.getpid())
         assert identity is not None, "this process lives"
         self._state = state
         self._say = say
-        self._supervised = [_Supervised(part) for part in parts]
-        self._by_name = {supervised.part.name: supervised for supervised in self._supervised}
+        self._supervised = [_Supervised(service) for service in services]
+        self._by_name = {supervised.service.name: supervised for supervised in self._supervised}
         records = [supervised.record for supervised in self._supervised]
-        self._record = Record(profile, mark, identity, parts=records)
+        self._record = Record(profile, mark, identity, services=records)
         self._stopping = threading.Event()
         self._checks = ThreadPoolExecutor(max_workers=4, thread_name_prefix="health")
 
@@ -114,34 +118,34 @@ class Supervisor:
                 self._start(supervised)
             elif state in ("starting", "running"):
                 self._watch(supervised)
-            _bound_log(self._state.log(supervised.part.name))
+            _bound_log(self._state.log(supervised.service.name))
 
     def _is_due(self, supervised: _Supervised) -> bool:
         if supervised.record.state == "waiting":
-            return self._needs_met(supervised.part)
+            return self._needs_met(supervised.service)
         return supervised.record.state == "backing off" and time.monotonic() >= supervised.next_at
 
-    def _needs_met(self, part: Part) -> bool:
-        return all(self._by_name[name].is_ready for name in part.needs if name in self._by_name)
+    def _needs_met(self, service: Service) -> bool:
+        return all(self._by_name[name].is_ready for name in service.needs if name in self._by_name)
 
     def _start(self, supervised: _Supervised) -> None:
-        part = supervised.part
-        env = {**os.environ, **part.env, MARK: self._record.mark}
-        user, group = part.user or (None, None)
-        for report in part.reports:
+        service = supervised.service
+        env = {**os.environ, **service.env, MARK: self._record.mark}
+        user, group = service.user or (None, None)
+        for report in service.reports:
             report.unlink(missing_ok=True)
-        with self._state.log(part.name).open("ab") as log:
+        with self._state.log(service.name).open("ab") as log:
             process = subprocess.Popen(
-                part.argv,
+                service.argv,
                 env=env,
-                cwd=part.cwd,
+                cwd=service.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 user=user,
                 group=group,
-                extra_groups=[] if part.user else None,
+                extra_groups=[] if service.user else None,
             )
         supervised.process = process
         supervised.leader = processes.identity_of(process.pid)
@@ -160,44 +164,46 @@ class Supervisor:
         code = supervised.process.poll()
         if code is not None:
             self._ended(supervised, code)
-        elif not supervised.part.oneshot:
+        elif not supervised.service.oneshot:
             self._check(supervised)
 
     def _ended(self, supervised: _Supervised, code: int) -> None:
-        part = supervised.part
+        service = supervised.service
         if supervised.leader is not None:  # its children must not hold its port or its files
-            processes.end(supervised.leader, part.stop_signal, part.stop_secs)
+            processes.end(supervised.leader, service.stop_signal, service.stop_secs)
         supervised.record.pid = supervised.record.started = None
-        if part.oneshot and code == 0:
+        if service.oneshot and code == 0:
             supervised.was_ready = True
             self._set(supervised, "done")
             return
         ran_secs = time.monotonic() - supervised.started_at
         supervised.failures = 0 if ran_secs > STABLE_SECS else supervised.failures + 1
         if not supervised.was_ready and supervised.failures >= FIRST_STARTS_MAX:
-            raise StackFailed(self._obituary(part, code))
+            raise StackFailed(self._obituary(service, code))
         pause = min(BACKOFF_FIRST_SECS * 2 ** max(0, supervised.failures - 1), BACKOFF_MAX_SECS)
         supervised.next_at = time.monotonic() + pause
         supervised.record.restarts += 1
         self._set(supervised, "backing off")
-        self._say(f"{part.name} ended ({_ending(code)}); starting it again in {pause:g} s")
+        self._say(f"{service.name} ended ({_ending(code)}); starting it again in {pause:g} s")
 
-    def _obituary(self, part: Part, code: int) -> str:
-        tail = "\n".join(last_lines(self._state.log(part.name), LOG_TAIL_LINES))
-        return f"{part.name} does not start ({_ending(code)}). Its log ends:\n{tail}"
+    def _obituary(self, service: Service, code: int) -> str:
+        tail = "\n".join(last_lines(self._state.log(service.name), LOG_TAIL_LINES))
+        return f"{service.name} does not start ({_ending(code)}). Its log ends:\n{tail}"
 
     def _check(self, supervised: _Supervised) -> None:
         """Health checks run on threads: one that hangs must not hold up the others."""
         now = time.monotonic()
         if supervised.checking is None:
             if now >= supervised.next_at:
-                supervised.checking = self._checks.submit(health.check, supervised.part.health)
+                supervised.checking = self._checks.submit(
+                    health_check.check, supervised.service.health
+                )
             return
         if not supervised.checking.done():
             return
         answer = supervised.checking.result()
         supervised.checking = None
-        if answer == health.OK:
+        if answer == health_check.OK:
             supervised.bad_checks = 0
             supervised.next_at = now + HEALTH_EVERY_SECS
             if supervised.record.state == "starting":
@@ -207,7 +213,7 @@ class Supervisor:
             supervised.bad_checks += 1
             supervised.next_at = now + HEALTH_EVERY_SECS
             if supervised.bad_checks >= UNHEALTHY_MAX:
-                self._say(f"{supervised.part.name} {answer}; starting it again")
+                self._say(f"{supervised.service.name} {answer}; starting it again")
                 self._end(supervised)
 
     # --- the end ---
@@ -215,29 +221,29 @@ class Supervisor:
     def _end(self, supervised: _Supervised) -> None:
         if supervised.process is None or supervised.leader is None:
             return
-        part = supervised.part
+        service = supervised.service
         if supervised.process.poll() is None:
             self._ask_to_stop(supervised)
             try:
-                supervised.process.wait(part.stop_secs)
+                supervised.process.wait(service.stop_secs)
             except subprocess.TimeoutExpired:
-                self._say(f"{part.name} does not stop; killing it")
-        processes.end(supervised.leader, part.stop_signal, grace_secs=0)
+                self._say(f"{service.name} does not stop; killing it")
+        processes.end(supervised.leader, service.stop_signal, grace_secs=0)
         supervised.process.wait()
 
     def _ask_to_stop(self, supervised: _Supervised) -> None:
         process = supervised.process
         if process is not None and process.poll() is None and not supervised.is_stopping:
-            process.send_signal(supervised.part.stop_signal)
+            process.send_signal(supervised.service.stop_signal)
             supervised.is_stopping = True
 
     def _end_all(self) -> None:
         """In reverse order, so that nothing loses what it needs before its own end."""
-        needed = {name for supervised in self._supervised for name in supervised.part.needs}
+        needed = {name for supervised in self._supervised for name in supervised.service.needs}
         try:
             for supervised in self._supervised:
                 # What nothing needs may end at once: a pipeline takes a while to put down its work.
-                if supervised.part.name not in needed:
+                if supervised.service.name not in needed:
                     self._ask_to_stop(supervised)
             for supervised in reversed(self._supervised):
                 self._end(supervised)
@@ -253,7 +259,7 @@ def _ending(code: int) -> str:
 
 
 def _bound_log(path: Path) -> None:
-    """Parts append to their logs, so a log that grew too long can be cut where it stands."""
+    """Services append to their logs, so a log that grew too long can be cut where it stands."""
     try:
         if path.stat().st_size > LOG_BYTES_MAX:
             shutil.copyfile(path, path.with_suffix(".log.1"))

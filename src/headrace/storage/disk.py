@@ -2,7 +2,7 @@
 
 Names are relative to the data directory. A write is in the page cache until `sync`; a name made,
 renamed or removed is certain only after `sync_directory`. Everything that stores goes through
-this seam, so that a simulated disk can stand in for it: see `headrace.testing.disk`.
+this seam, so that a simulated disk can stand in for it: see `headrace.testing.simulated_disk`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ import pytest
 
 if TYPE_CHECKING:
     from headrace.client import Client
-    from headrace.testing.inprocess import InProcessServer
-    from headrace.testing.server import ServerProcess
+    from headrace.testing.in_process import InProcessServer
+    from headrace.testing.server_process import ServerProcess
 
 # The imports are inside: a run that uses none of these fixtures pays nothing for them.
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def headrace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """`headrace serve` as a process; `headrace_server.url` is where."""
-    from headrace.testing.server import ServerProcess
+    from headrace.testing.server_process import ServerProcess
 
     with ServerProcess(cwd=str(tmp_path_factory.mktemp("headrace"))) as server:
         yield server
@@ -36,7 +36,7 @@ def headrace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 @pytest.fixture
 def headrace_in_process() -> Iterator[InProcessServer]:
     """A server in this process, empty for each test; `headrace_in_process.url` is where."""
-    from headrace.testing.inprocess import InProcessServer
+    from headrace.testing.in_process import InProcessServer
 
     with InProcessServer() as server:
         yield server

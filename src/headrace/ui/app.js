@@ -2,14 +2,14 @@
 
 import { h, icon, iconButton, replace, toast } from "./dom.js"
 import { Buckets } from "./buckets.js"
-import { Catalogue } from "./catalogue.js"
+import { Catalogue } from "./stream-catalog.js"
 import { Details } from "./details.js"
 import { bucketDialog, createDialog, helpDialog, tokenDialog } from "./dialogs.js"
-import { StreamList } from "./list.js"
+import { StreamList } from "./stream-list.js"
 import { Overview } from "./overview.js"
 import { Server, encodeName } from "./server.js"
-import { StreamView } from "./view.js"
-import { Statuses } from "./watch.js"
+import { StreamView } from "./stream-view.js"
+import { Statuses } from "./status-poller.js"
 
 const THEMES = ["auto", "dark", "light"]
 const STREAM_PREFIX = "#/stream/"

@@ -2,9 +2,9 @@
 // what changed. How far each feed is stands in the list of buckets, which is asked for again and
 // again: one request for all of them, and no connection that is held.
 
-import { inSlices } from "./slices.js"
+import { inSlices } from "./chunked-work.js"
 import { Problem } from "./server.js"
-import { Ticker } from "./watch.js"
+import { Ticker } from "./status-poller.js"
 
 const EVERY_MS = 2000
 const BUCKET_MS = 2 // the more buckets there are, the more rarely they are asked for

@@ -3,7 +3,7 @@
 import { copy, h, icon, replace, toast } from "./dom.js"
 import { bytes, plural, utf8Length } from "./format.js"
 import { checkJson } from "./dialogs.js"
-import { isJson, isText } from "./reading.js"
+import { isJson, isText } from "./stream-reader.js"
 
 export class Composer {
   constructor(server) {

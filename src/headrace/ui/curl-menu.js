@@ -1,7 +1,7 @@
 // The commands that do from a shell what this page does with the open stream.
 
 import { copy, h, icon, replace } from "./dom.js"
-import { isJson } from "./reading.js"
+import { isJson } from "./stream-reader.js"
 
 /** Each action on `stream` as a command. `offset` is where the page has read to, if it has. */
 function commands(server, stream, contentType, offset) {

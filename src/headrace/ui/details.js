@@ -1,14 +1,14 @@
 // The right side: what the open stream is besides its messages.
 
 import { copy, h, icon, iconButton, replace } from "./dom.js"
-import { snapshotOffset } from "./fold.js"
+import { snapshotOffset } from "./state-fold.js"
 import { bytes, count, countdown, moment, plural, rate } from "./format.js"
 import { Chart, Rate } from "./charts.js"
 import { Forks } from "./forks.js"
-import { parseOffset } from "./reading.js"
+import { parseOffset } from "./stream-reader.js"
 import { Problem } from "./server.js"
 import { snapshotSection } from "./snapshots.js"
-import { Ticker } from "./watch.js"
+import { Ticker } from "./status-poller.js"
 
 const SAMPLE_MS = 1000
 

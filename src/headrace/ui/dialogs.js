@@ -1,7 +1,7 @@
 // Questions and forms in front of the page. Each one that sends something can be copied as curl.
 
 import { copy, h, icon, replace, toast } from "./dom.js"
-import { isJson } from "./reading.js"
+import { isJson } from "./stream-reader.js"
 
 const TYPES = ["application/json", "text/plain", "application/octet-stream", "text/markdown", "application/x-ndjson"]
 

@@ -3,7 +3,7 @@
 
 import { h, icon } from "./dom.js"
 import { count, plural } from "./format.js"
-import { parseOffset } from "./reading.js"
+import { parseOffset } from "./stream-reader.js"
 
 const ANCESTORS_MAX = 20
 const ASKED_MAX = 40 // forks whose own forks are asked for

@@ -5,7 +5,7 @@ import { h, icon, replace } from "./dom.js"
 import { bytes, count, plural } from "./format.js"
 import { Search } from "./messages.js"
 import { opened, preview } from "./message-row.js"
-import { Rows } from "./rows.js"
+import { Rows } from "./virtual-list.js"
 
 const ROW_HEIGHT = 30
 

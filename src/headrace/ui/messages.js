@@ -1,6 +1,6 @@
 // The messages of one stream that this page holds, and the search through them.
 
-import { formatOffset } from "./reading.js"
+import { formatOffset } from "./stream-reader.js"
 
 const HELD_MAX = 400_000
 const HELD_BYTES_MAX = 128 * 1024 * 1024

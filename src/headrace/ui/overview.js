@@ -5,7 +5,7 @@ import { bytes, count, rate, seconds } from "./format.js"
 import { Chart, Rate } from "./charts.js"
 import { section, table } from "./details.js"
 import { Pipelines } from "./pipelines.js"
-import { Ticker } from "./watch.js"
+import { Ticker } from "./status-poller.js"
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g

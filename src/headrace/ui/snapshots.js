@@ -3,7 +3,7 @@
 import { copy, h, icon, replace, toast } from "./dom.js"
 import { bytes, count, decodeUtf8, hexDump, indentJson, paintJson, plural } from "./format.js"
 import { checkJson, formDialog, field, sheet } from "./dialogs.js"
-import { isJson, isText, mediaType, parseOffset } from "./reading.js"
+import { isJson, isText, mediaType, parseOffset } from "./stream-reader.js"
 import { section } from "./details.js"
 
 const SHOWN_CHARS = 100_000

@@ -1,7 +1,7 @@
 // Which producer wrote the messages in sight. The server knows where each producer's last appends
 // ended: that is certain for the last message of an append, and nothing is said of others.
 
-import { formatOffset, parseOffset } from "./reading.js"
+import { formatOffset, parseOffset } from "./stream-reader.js"
 import { Away, Problem } from "./server.js"
 
 const DELAY_MS = 150 // what scrolls past is not asked for

@@ -1,9 +1,9 @@
 """The state directory: what is recorded about a running stack, and who may run one there.
 
-stack.json   the supervisor, its mark, and every part with pid, start time and address
+stack.json   the supervisor, its mark, and every service with pid, start time and address
 lock         held by the supervisor while it lives
-logs/        one file per part
-keys/ streams/ postgres/ envoy.json ...   what the parts themselves keep
+logs/        one file per service
+keys/ streams/ postgres/ envoy.json ...   what the services themselves keep
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.stack.parts import Health
 from headrace.stack.processes import Identity
+from headrace.stack.services import Health
 
 DEFAULT_DIRECTORY = Path(".headrace")
 VARIABLE = "HEADRACE_STATE_DIR"
@@ -25,7 +25,7 @@ VARIABLE = "HEADRACE_STATE_DIR"
 
 @dataclass
 class Recorded:
-    """What `status`, `logs` and the next `up` know about one part."""
+    """What `status`, `logs` and the next `up` know about one service."""
 
     name: str
     state: str = "waiting"
@@ -53,7 +53,7 @@ class Record:
     mark: str
     supervisor: Identity
     ready: bool = False
-    parts: list[Recorded] = field(default_factory=list)
+    services: list[Recorded] = field(default_factory=list)
 
 
 class StateDirectory:
@@ -65,8 +65,8 @@ class StateDirectory:
     def record_file(self) -> Path:
         return self.path / "stack.json"
 
-    def log(self, part: str) -> Path:
-        return self.path / "logs" / f"{part}.log"
+    def log(self, service: str) -> Path:
+        return self.path / "logs" / f"{service}.log"
 
     def create(self) -> None:
         self.log("x").parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,9 @@ class StateDirectory:
 
     def write(self, record: Record) -> None:
         """Whole or not at all: a supervisor may be killed while it writes."""
-        text = json.dumps(asdict(record), indent=1)
+        raw = asdict(record)
+        raw["parts"] = raw.pop("services")  # the name of the key in the file since version 0.1
+        text = json.dumps(raw, indent=1)
         handle, name = tempfile.mkstemp(dir=self.path, prefix="stack.", suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -110,9 +112,12 @@ class StateDirectory:
 
 
 def _record(raw: dict[str, Any]) -> Record:
-    parts = [Recorded(**{**part, "health": Health(**part["health"])}) for part in raw.pop("parts")]
+    services = [
+        Recorded(**{**service, "health": Health(**service["health"])})
+        for service in raw.pop("parts")
+    ]
     supervisor = Identity(**raw.pop("supervisor"))
-    return Record(**raw, supervisor=supervisor, parts=parts)
+    return Record(**raw, supervisor=supervisor, services=services)
 
 
 def default_directory() -> Path:

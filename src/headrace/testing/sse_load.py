@@ -1,6 +1,6 @@
 """Many live readers in a process of their own, so that what they cost there is not the server's.
 
-    python -m headrace.testing.crowd PORT TARGET COUNT KIND
+    python -m headrace.testing.sse_load PORT TARGET COUNT KIND
 
 Opens COUNT event streams of TARGET. Says `ready` once all are open, and ends when its standard
 input does. Readers that are `idle` read what comes; `stalled` ones never read a byte; `healthy`
@@ -20,7 +20,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any, Literal
 
-from headrace.testing.raw import request_bytes
+from headrace.testing.raw_http import request_bytes
 from headrace.testing.waiting import DEADLINE_SECS
 
 Kind = Literal["idle", "stalled", "healthy"]
@@ -40,7 +40,7 @@ class Crowd:
     """The process, as a test holds it; use it as a context manager."""
 
     def __init__(self, port: int, target: str, count: int, kind: Kind) -> None:
-        command = [sys.executable, "-m", "headrace.testing.crowd"]
+        command = [sys.executable, "-m", "headrace.testing.sse_load"]
         self._process = subprocess.Popen(
             [*command, str(port), target, str(count), kind],
             stdin=subprocess.PIPE,

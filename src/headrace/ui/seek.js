@@ -1,6 +1,6 @@
 // Finding a place in a stream by the number of a message, and reading a stretch of it.
 
-import { parseOffset, readFrame } from "./reading.js"
+import { parseOffset, readFrame } from "./stream-reader.js"
 
 const SHORT_BYTES = 16 * 1024 * 1024 // a stream up to this is read whole
 

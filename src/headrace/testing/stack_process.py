@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.stack.processes import send
-from headrace.stack.state import Record, StateDirectory
+from headrace.stack.state_directory import Record, StateDirectory
 from headrace.stack.tokens import SUBJECT, Keys, Kind
-from headrace.testing.server import is_setting
+from headrace.testing.server_process import is_setting
 from headrace.testing.waiting import eventually
 
 START_SECS = 300.0
@@ -71,15 +71,15 @@ class StackProcess:
         assert record is not None, "the stack is up"
         return record
 
-    def address(self, part: str) -> str:
-        return next(p.address for p in self.record.parts if p.name == part)
+    def address(self, service: str) -> str:
+        return next(p.address for p in self.record.services if p.name == service)
 
-    def pid(self, part: str) -> int | None:
-        return next(p.pid for p in self.record.parts if p.name == part)
+    def pid(self, service: str) -> int | None:
+        return next(p.pid for p in self.record.services if p.name == service)
 
-    def kill_part(self, part: str) -> bool:
-        """kill -9 of one part's own process; False if it does not run just now."""
-        identity = next(p.identity for p in self.record.parts if p.name == part)
+    def kill_service(self, service: str) -> bool:
+        """kill -9 of one service's own process; False if it does not run just now."""
+        identity = next(p.identity for p in self.record.services if p.name == service)
         if identity is None or not identity.is_alive:
             return False
         send([identity], signal.SIGKILL)

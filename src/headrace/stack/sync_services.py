@@ -1,4 +1,4 @@
-"""The parts of the profiles `sync` and `dev`: Postgres, its schema, both pipelines, what watches.
+"""The services of the profiles `sync` and `dev`: Postgres, its schema, both pipelines, monitoring.
 
 `POSTGRES_URL`, `DS_SERVER_URL` and `ELECTRIC_URL` mean what they mean in the reference: a
 database, a server and an Electric of one's own instead of the stack's.
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from psycopg.conninfo import conninfo_to_dict
 
 from headrace.postgres.server import PostgresServer
-from headrace.stack.parts import HEADRACE, Health, Part
 from headrace.stack.ports import Ports, url
-from headrace.stack.state import StateDirectory
+from headrace.stack.services import HEADRACE, Health, Service
+from headrace.stack.state_directory import StateDirectory
 
 POSTGRES_URL = "POSTGRES_URL"
 SERVER_URL = "DS_SERVER_URL"
@@ -35,21 +35,25 @@ SPARK_CONFIG = """\
 
 @dataclass(frozen=True)
 class Database:
-    """Where the database is, and the part that serves it unless it is somebody else's."""
+    """Where the database is, and the service that serves it unless it is somebody else's."""
 
     url: str
-    part: Part | None = None
+    service: Service | None = None
 
 
-def sync_parts(state: StateDirectory, database: Database, ports: Ports, server: str) -> list[Part]:
+def sync_services(
+    state: StateDirectory, database: Database, ports: Ports, server: str
+) -> list[Service]:
     env = _environment(database, server)
-    parts = [] if database.part is None else [database.part]
-    return [*parts, _prepare(env), _sync(state, env), _monitor(ports, env)]
+    services = [] if database.service is None else [database.service]
+    return [*services, _prepare(env), _sync(state, env), _monitor(ports, env)]
 
 
-def dev_parts(state: StateDirectory, database: Database, ports: Ports, server: str) -> list[Part]:
+def dev_services(
+    state: StateDirectory, database: Database, ports: Ports, server: str
+) -> list[Service]:
     env = _environment(database, server)
-    heartbeat = Part(
+    heartbeat = Service(
         name="heartbeat",
         argv=(*HEADRACE, "stack", "heartbeat"),
         env=env,
@@ -69,7 +73,7 @@ def database(state: StateDirectory, ports: Ports) -> Database:
     if given:
         return Database(given)
     server = PostgresServer(state.path / "postgres", port=ports.give("postgres"))
-    part = Part(
+    service = Service(
         name="postgres",
         argv=tuple(server.prepare()),
         # The migration makes the stack's database; this one is always there.
@@ -80,7 +84,7 @@ def database(state: StateDirectory, ports: Ports) -> Database:
         user=server.account,
         cwd=server.data_dir,
     )
-    return Database(server.url, part)
+    return Database(server.url, service)
 
 
 def shown(postgres_url: str) -> str:
@@ -90,8 +94,8 @@ def shown(postgres_url: str) -> str:
     return f"postgresql://{parts.get('user', '')}@{where}/{parts.get('dbname', '')}"
 
 
-def _prepare(env: dict[str, str]) -> Part:
-    return Part(
+def _prepare(env: dict[str, str]) -> Service:
+    return Service(
         name="prepare",
         argv=(*HEADRACE, "stack", "prepare"),
         env=env,
@@ -101,13 +105,13 @@ def _prepare(env: dict[str, str]) -> Part:
     )
 
 
-def _sync(state: StateDirectory, env: dict[str, str]) -> Part:
+def _sync(state: StateDirectory, env: dict[str, str]) -> Service:
     """Both directions in one process: a second Java machine would double the time to start."""
     home = state.path / "pipelines"
     config = state.path / "pipelines.toml"
     config.write_text(SPARK_CONFIG, "utf-8")
     reports = tuple(home / name / "progress.json" for name in PIPELINES)
-    return Part(
+    return Service(
         name="sync",
         argv=(
             *(*HEADRACE, "pipeline", "run", *PIPELINES),
@@ -122,9 +126,9 @@ def _sync(state: StateDirectory, env: dict[str, str]) -> Part:
     )
 
 
-def _monitor(ports: Ports, env: dict[str, str]) -> Part:
+def _monitor(ports: Ports, env: dict[str, str]) -> Service:
     port = ports.give("monitor")
-    return Part(
+    return Service(
         name="monitor",
         argv=(*HEADRACE, "stack", "monitor", "--port", str(port)),
         env=env,
@@ -135,9 +139,9 @@ def _monitor(ports: Ports, env: dict[str, str]) -> Part:
     )
 
 
-def _shapes(ports: Ports, env: dict[str, str]) -> Part:
+def _shapes(ports: Ports, env: dict[str, str]) -> Service:
     port = ports.give("shapes")
-    return Part(
+    return Service(
         name="shapes",
         argv=(*HEADRACE, "shapes", "--port", str(port)),
         env=env,
@@ -148,9 +152,9 @@ def _shapes(ports: Ports, env: dict[str, str]) -> Part:
     )
 
 
-def _adminer(state: StateDirectory, ports: Ports, env: dict[str, str]) -> Part:
+def _adminer(state: StateDirectory, ports: Ports, env: dict[str, str]) -> Service:
     port = ports.give("adminer")
-    return Part(
+    return Service(
         name="adminer",
         argv=(*HEADRACE, "stack", "database-page", "--port", str(port), "--state", str(state.path)),
         env=env,

@@ -7,9 +7,9 @@ import { curlMenu } from "./curl-menu.js"
 import { closeDialog, deleteDialog, forkDialog } from "./dialogs.js"
 import { MessageList } from "./message-list.js"
 import { Messages } from "./messages.js"
-import { follow, isJson, parseOffset, readFrame } from "./reading.js"
-import { firstOffset, readBefore, seek } from "./seeking.js"
-import { StateTable } from "./state.js"
+import { follow, isJson, parseOffset, readFrame } from "./stream-reader.js"
+import { firstOffset, readBefore, seek } from "./seek.js"
+import { StateTable } from "./state-view.js"
 import { Writers } from "./writers.js"
 
 export class StreamView extends EventTarget {

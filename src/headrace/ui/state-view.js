@@ -2,10 +2,10 @@
 // touched it. Where history was given up for a snapshot of the state, it begins with that.
 
 import { h, replace } from "./dom.js"
-import { Materialised, readState, snapshotOffset } from "./fold.js"
+import { Materialised, readState, snapshotOffset } from "./state-fold.js"
 import { count, plural } from "./format.js"
-import { parseOffset } from "./reading.js"
-import { Rows } from "./rows.js"
+import { parseOffset } from "./stream-reader.js"
+import { Rows } from "./virtual-list.js"
 import { textOf } from "./messages.js"
 import { Away, Problem } from "./server.js"
 

@@ -14,7 +14,7 @@ HEADRACE = (sys.executable, "-m", "headrace.cli")
 
 @dataclass(frozen=True)
 class Health:
-    """How to ask a part whether it is well.
+    """How to ask a service whether it is well.
 
     `http` wants 200 from a URL, `tcp` wants a connection to host:port, `postgres` wants an answer
     to a query, `pipelines` wants a recent word of progress in each of some files, `process` is
@@ -29,7 +29,7 @@ ALIVE = Health("process")
 
 
 @dataclass(frozen=True)
-class Part:
+class Service:
     """One process of the stack."""
 
     name: str
@@ -38,7 +38,7 @@ class Part:
     health: Health = ALIVE
     needs: tuple[str, ...] = ()
     address: str = ""  # what a person opens or connects to
-    page: str = ""  # the stream browser's address, where this part serves it
+    page: str = ""  # the stream browser's address, where this service serves it
     note: str = ""
     stop_signal: int = signal.SIGTERM
     stop_secs: float = 15.0

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from headrace.protocol.sse import Decoder, Event
-from headrace.testing.raw import EndOfConnection, RawConnection, request_bytes
+from headrace.testing.raw_http import EndOfConnection, RawConnection, request_bytes
 
 
 class Batch(NamedTuple):

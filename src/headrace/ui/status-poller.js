@@ -2,7 +2,7 @@
 // looked at: in brief for the streams in sight, in full for the one that is open.
 
 import { Away } from "./server.js"
-import { parseOffset } from "./reading.js"
+import { parseOffset } from "./stream-reader.js"
 import { Rate } from "./charts.js"
 
 const EVERY_MS = 2000

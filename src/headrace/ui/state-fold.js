@@ -1,7 +1,7 @@
 // Change messages folded into the rows they leave, as docs/state.md says, and the snapshots of a
 // state that such a fold may begin with.
 
-import { mediaType } from "./reading.js"
+import { mediaType } from "./stream-reader.js"
 
 export const STATE_MEDIA_TYPE = "application/vnd.headrace.state+json"
 const SETS = new Set(["insert", "update", "upsert", "set"])

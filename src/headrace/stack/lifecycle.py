@@ -13,11 +13,11 @@ from types import FrameType
 
 import httpx
 
-from headrace.stack import health, processes
+from headrace.stack import health_check, processes
 from headrace.stack.cleanup import end_recorded
 from headrace.stack.ports import Ports
 from headrace.stack.profiles import plan
-from headrace.stack.state import Record, Recorded, StateDirectory
+from headrace.stack.state_directory import Record, Recorded, StateDirectory
 from headrace.stack.supervisor import Say, StackFailed, Supervisor, last_lines
 
 DOWN_SECS = 60.0
@@ -48,7 +48,7 @@ def up(
         made = plan(profile, state, ports)
         for message in made.messages:
             say(message)
-        supervisor = Supervisor(made.parts, profile, state, secrets.token_hex(16), say)
+        supervisor = Supervisor(made.services, profile, state, secrets.token_hex(16), say)
         with _Signals(supervisor.stop, say):
             supervisor.run(on_ready)
     finally:
@@ -112,11 +112,11 @@ def detach(arguments: Sequence[str], state: StateDirectory) -> Record:
 
 
 def down(state: StateDirectory) -> list[str]:
-    """End the stack of this directory, whether its supervisor lives or not; the parts ended."""
+    """End the stack of this directory, whether its supervisor lives or not; the services ended."""
     record = state.read()
     if record is None:
         return []
-    names = [part.name for part in record.parts if part.identity is not None]
+    names = [service.name for service in record.services if service.identity is not None]
     if record.supervisor.is_alive:
         processes.send([record.supervisor], signal.SIGTERM)
         processes.wait_gone([record.supervisor], DOWN_SECS)
@@ -127,27 +127,29 @@ def down(state: StateDirectory) -> list[str]:
     return names
 
 
-def live_health(parts: Sequence[Recorded]) -> dict[str, str]:
-    """What each part answers now; checked side by side, because one may hang."""
-    with ThreadPoolExecutor(max_workers=max(1, len(parts))) as pool:
-        return dict(zip((part.name for part in parts), pool.map(_live, parts), strict=True))
+def live_health(services: Sequence[Recorded]) -> dict[str, str]:
+    """What each service answers now; checked side by side, because one may hang."""
+    with ThreadPoolExecutor(max_workers=max(1, len(services))) as pool:
+        return dict(
+            zip((service.name for service in services), pool.map(_live, services), strict=True)
+        )
 
 
-def _live(part: Recorded) -> str:
-    if part.state == "done":
-        return health.OK
-    if part.identity is None or not part.identity.is_alive:
-        return part.state if part.state in ("waiting", "backing off") else "not running"
-    return health.check(part.health, STATUS_TIMEOUT_SECS)
+def _live(service: Recorded) -> str:
+    if service.state == "done":
+        return health_check.OK
+    if service.identity is None or not service.identity.is_alive:
+        return service.state if service.state in ("waiting", "backing off") else "not running"
+    return health_check.check(service.health, STATUS_TIMEOUT_SECS)
 
 
-def warnings(parts: Sequence[Recorded]) -> list[str]:
+def warnings(services: Sequence[Recorded]) -> list[str]:
     """What the monitor thinks a person should know; nothing where there is no monitor."""
     found: list[str] = []
-    for part in parts:
-        if part.name == "monitor":
+    for service in services:
+        if service.name == "monitor":
             try:
-                answer = httpx.get(f"{part.address}/warnings", timeout=STATUS_TIMEOUT_SECS)
+                answer = httpx.get(f"{service.address}/warnings", timeout=STATUS_TIMEOUT_SECS)
                 found += answer.json()
             except (httpx.HTTPError, ValueError):
                 continue  # its health says so already

@@ -6,7 +6,7 @@
 
 import { Away, Problem } from "./server.js"
 import { decodeUtf8, utf8Length } from "./format.js"
-import { rest } from "./slices.js"
+import { rest } from "./chunked-work.js"
 
 const FRAME_HEAD_BYTES = 32
 // Small enough to take apart within a frame of the screen.

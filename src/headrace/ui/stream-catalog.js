@@ -1,7 +1,7 @@
 // Which streams exist: follows `__registry__`, is told of buckets and theirs, keeps all as a tree.
 
-import { follow } from "./reading.js"
-import { inSlices } from "./slices.js"
+import { follow } from "./stream-reader.js"
+import { inSlices } from "./chunked-work.js"
 import { Tree } from "./tree.js"
 
 const REGISTRY = "__registry__"

@@ -1,4 +1,4 @@
-"""Asking a part whether it is well, as `Health` says, and answering in one word or sentence."""
+"""Asking a service whether it is well, as `Health` says, and answering in one word or sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headrace.stack.parts import HEALTH_TIMEOUT_SECS, Health
+from headrace.stack.services import HEALTH_TIMEOUT_SECS, Health
 
 OK = "ok"
 PROGRESS_SECS_MAX = 60.0  # a pipeline reports once a second; a long batch may hold that up
@@ -34,7 +34,7 @@ def check(health: Health, timeout_secs: float = HEALTH_TIMEOUT_SECS) -> str:
 
 def _http(url: str, timeout_secs: float) -> str:
     """By the standard library: a client of httpx costs 35 ms of CPU to make, and this is asked of
-    every part ten times a second while it starts."""
+    every service ten times a second while it starts."""
     parts = urlsplit(url)
     connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_secs)
     try:

@@ -2,8 +2,8 @@
 
 import { h, icon, iconButton, replace } from "./dom.js"
 import { count, countdown, markText, plural } from "./format.js"
-import { Rows } from "./rows.js"
-import { inSlices } from "./slices.js"
+import { Rows } from "./virtual-list.js"
+import { inSlices } from "./chunked-work.js"
 import { sparkline } from "./charts.js"
 
 const ROW_HEIGHT = 30

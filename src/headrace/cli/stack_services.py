@@ -1,4 +1,4 @@
-"""The parts of the stack that are Headrace's own: what the supervisor starts, and anybody may.
+"""The services of the stack that are Headrace's own: what the supervisor starts, and anybody may.
 
 They take their addresses from `POSTGRES_URL` and `DS_SERVER_URL`, as the reference's do.
 """
@@ -130,7 +130,7 @@ def database_page(
     names: AllowedHostsOption = "auto",
 ) -> None:
     """Serve Adminer or, where it cannot be had, a read-only page of the tables."""
-    from headrace.stack import adminer, tables
+    from headrace.stack import adminer, database_page
 
     log_plainly()
     rules = host_rules(host, names)
@@ -140,7 +140,7 @@ def database_page(
         environment = found.environment(allowed_hosts(host, names))
         os.execve(command[0], command, {**os.environ, **environment})
     logging.getLogger(__name__).warning("serving the read-only page instead of Adminer")
-    tables.server(postgres_url(), host, port, rules).serve_forever()
+    database_page.server(postgres_url(), host, port, rules).serve_forever()
 
 
 def envoy_config(

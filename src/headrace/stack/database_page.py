@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from headrace.protocol.access import HostRules
-from headrace.stack.pages import PageHandler
+from headrace.stack.page_handler import PageHandler
 
 ROWS_SHOWN = 100
 CELL_CHARS_MAX = 200
