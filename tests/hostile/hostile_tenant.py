@@ -143,7 +143,7 @@ def json_bodies(target: Target) -> Waves:
 def globs(target: Target) -> Waves:
     """Patterns that nearly match, over names that are as long as names may be."""
     names = [attacks.long_name(number) for number in range(100)]
-    target.many([attacks.create(name) for name in names], 20)
+    target.many([attacks.create(name) for name in (*names, "hostile/wakes")], 20)
     wake = {"type": "pull-wake", "wake_stream": "hostile/wakes"}
     while True:
         yield

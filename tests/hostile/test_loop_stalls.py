@@ -183,6 +183,7 @@ def inspection(ground: Ground) -> None:
 
 def hostile_glob(ground: Ground) -> None:
     """Over names that are full of what it looks for; then one more such name."""
+    ground.create("hostile-wakes")
     names = [attacks.long_name(number) for number in range(150)]
     ground.send(*map(attacks.create, names), connections=50)
     wake = {"type": "pull-wake", "wake_stream": "hostile-wakes"}
@@ -208,6 +209,7 @@ def glob_over_all(ground: Ground) -> None:
 
 def named_streams(ground: Ground) -> None:
     names = [f"crowd/{STREAMS - 1 - number}" for number in range(attacks.NAMES_MAX)]
+    ground.create("named-wakes")
     wake = {"type": "pull-wake", "wake_stream": "named-wakes"}
     ground.send(attacks.subscription("named", streams=names, **wake))
     ground.client.delete(f"{ROOT}/__ds/subscriptions/named")

@@ -256,7 +256,7 @@ def test_others_are_answered_while_many_names_are_searched(serve: Serve) -> None
     server = serve()
     names = [f"{number}/" + "/".join(["a"] * 2000) for number in range(200)]
     with connect(server) as client, Probe(server.port) as probe:
-        create_many(client, names)
+        create_many(client, [*names, "wakes"])
         before = probe.count
         config = {
             "type": "pull-wake",

@@ -122,22 +122,50 @@ def test_a_wake_stream_of_text_gets_one_line_per_event(api: Api) -> None:
     eventually(lambda: len(text().splitlines()) == 2, "and the next on its own line")
 
 
-def test_without_a_wake_stream_the_work_can_be_claimed(api: Api, server: ServerProcess) -> None:
-    wake_stream, name = fresh("missing"), fresh("stream")
+def test_a_wake_stream_must_exist_when_the_subscription_is_created(api: Api) -> None:
+    id, wake_stream = fresh("pull"), fresh("missing")
+    config = {"type": "pull-wake", "wake_stream": wake_stream, "streams": [fresh("stream")]}
+    refused = api.put(id, **config)
+    assert code(refused) == (400, "INVALID_REQUEST")
+    assert f'wake_stream "{wake_stream}"' in refused.json()["detail"]
+    api.create(wake_stream)
+    assert api.put(id, **config).status_code == 201
+    assert api.http.delete(f"{ROOT}/{wake_stream}").status_code == 204
+    assert api.put(id, **config).status_code == 200, "it is there, whatever became of the stream"
+
+
+def test_a_closed_stream_is_refused_as_a_wake_stream(api: Api) -> None:
+    wake_stream = fresh("closed")
+    api.create(wake_stream)
+    closed = api.http.post(f"{ROOT}/{wake_stream}", headers={"Stream-Closed": "true"})
+    assert closed.status_code == 204
+    refused = api.put(fresh("pull"), type="pull-wake", wake_stream=wake_stream, pattern="a/*")
+    assert code(refused) == (400, "INVALID_REQUEST")
+    assert "closed" in refused.json()["detail"]
+
+
+def without_its_wake_stream(api: Api) -> tuple[str, str, str]:
+    """A subscription to a stream whose wake stream is gone, and both of them."""
+    wake_stream, name = fresh("gone"), fresh("stream")
+    api.create(wake_stream)
     api.create(name)
     id = api.pull_wake(wake_stream, streams=[name])
+    assert api.http.delete(f"{ROOT}/{wake_stream}").status_code == 204
+    return id, wake_stream, name
+
+
+def test_without_its_wake_stream_the_work_can_be_claimed(api: Api, server: ServerProcess) -> None:
+    id, _, name = without_its_wake_stream(api)
     api.append(name, {"n": 1})
     eventually(
         lambda: any("wake event was not written" in line and id in line for line in server.log),
-        "the log says that nobody was told",
+        "the log says that the wake was not announced",
     )
     assert api.claim(id)["generation"] == 1
 
 
-def test_a_wake_stream_that_comes_late_gets_the_event_that_waits(api: Api) -> None:
-    wake_stream, name = fresh("late"), fresh("stream")
-    api.create(name)
-    id = api.pull_wake(wake_stream, streams=[name])
+def test_a_wake_stream_that_is_created_again_gets_the_event_that_waits(api: Api) -> None:
+    id, wake_stream, name = without_its_wake_stream(api)
     api.append(name, {"n": 1})
     api.create(wake_stream)
     (event,) = await_events(api, wake_stream, 1)

@@ -86,6 +86,54 @@ def test_a_refusal_names_what_is_wrong(change: dict[str, Any], names: str) -> No
     assert names in refusal.detail
 
 
+@pytest.mark.parametrize("url", ["/v1/stream/orders/*", "https://ds.example/v1/stream/orders/*"])
+def test_a_pattern_is_of_names_and_not_of_urls(url: str) -> None:
+    refusal = refused(requests.parse_config, HOOK | {"pattern": url})
+    assert refusal.code is Code.INVALID_REQUEST
+    assert "pattern" in refusal.detail
+    assert '"orders/*"' in refusal.detail
+
+
+@pytest.mark.parametrize("url", ["/v1/stream/a", "http://localhost:4437/v1/stream/a"])
+@pytest.mark.parametrize("field", ["streams", "wake_stream"])
+def test_a_stream_is_named_and_not_its_url(field: str, url: str) -> None:
+    change = {"streams": [url]} if field == "streams" else {"wake_stream": url}
+    refusal = refused(requests.parse_config, PULL | change)
+    assert refusal.code is Code.INVALID_REQUEST
+    assert field in refusal.detail
+    assert '"a"' in refusal.detail
+
+
+def test_the_stream_root_that_counts_is_the_configured_one() -> None:
+    root = "/durable"
+    with pytest.raises(SubscriptionRefused):
+        requests.parse_config(HOOK | {"pattern": "/durable/a/*"}, root)
+    assert requests.parse_config(HOOK | {"pattern": "/v1/stream/*"}, root).pattern == "v1/stream/*"
+    # Without a slash in front it is the name of a stream, however much it looks like a URL's.
+    assert requests.parse_config(HOOK | {"pattern": "durable/*"}, root).pattern == "durable/*"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"lease_ttl": 1000}, "lease_ttl"),
+        ({"patern": "a/*"}, "patern"),
+        ({"webhook": {"url": "https://w.example/", "secret": "x"}}, "webhook.secret"),
+        ({"id": "x"}, "id"),
+    ],
+)
+def test_a_field_that_is_not_known_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+    refusal = refused(requests.parse_config, HOOK | change)
+    assert refusal.code is Code.INVALID_REQUEST
+    assert f'"{field}"' in refusal.detail
+    assert "lease_ttl_ms" in refusal.detail or "webhook.url" in refusal.detail
+
+
+def test_a_list_of_streams_has_no_other_fields() -> None:
+    refusal = refused(requests.parse_streams, {"streams": ["a"], "pattern": "b/*"})
+    assert '"pattern"' in refusal.detail
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -14,11 +14,12 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from headrace.engine.slices import Slices
-from headrace.errors import InvalidName
+from headrace.errors import InvalidName, InvalidRequest
 from headrace.http.exchange import Exchange, Request
 from headrace.http.faults import fault_answer
 from headrace.http.origin import Origins
 from headrace.protocol import names, responses
+from headrace.protocol.listing import parse_listing
 from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, Response, line
 from headrace.subscriptions import requests
 from headrace.subscriptions.errors import (
@@ -48,6 +49,7 @@ class ControlRoutes:
         self._manager = manager
         self._slices = slices
         self._origins = origins
+        self._stream_root = stream_root
         self._root = f"{stream_root}/{names.CONTROL_PREFIX}/".encode()
         self._jwks: Methods = {b"GET": self._get_jwks, b"HEAD": self._get_jwks}
         self._subscription: Methods = {
@@ -56,6 +58,7 @@ class ControlRoutes:
             b"PUT": self._put,
             b"DELETE": self._delete,
         }
+        self._list: Methods = {b"GET": self._page, b"HEAD": self._page}
         self._actions: dict[bytes, Methods] = {
             b"streams": {b"POST": self._add_streams},
             b"callback": {b"POST": self._callback},
@@ -94,6 +97,8 @@ class ControlRoutes:
         match path.removeprefix(self._root).split(b"/"):
             case [b"jwks.json"]:
                 return _call(self._jwks, request, "")
+            case [b"subscriptions"]:
+                return _call(self._list, request, "")
             case [b"subscriptions", raw_id] if raw_id:
                 return _call(self._subscription, request, _parse_id(raw_id))
             case [b"subscriptions", raw_id, action] if raw_id and action in self._actions:
@@ -110,11 +115,19 @@ class ControlRoutes:
         headers = line("Content-Type", JWKS_MEDIA_TYPE) + line("Cache-Control", JWKS_CACHE_CONTROL)
         return Response(responses.OK, headers, orjson.dumps(self._manager.jwks()))
 
+    def _page(self, request: Request, _: str) -> Response:
+        try:
+            listing = parse_listing(request.target.partition(b"?")[2].decode("latin-1"))
+        except InvalidRequest as refusal:
+            raise invalid(refusal.detail) from None
+        return responses.json_document(responses.OK, self._manager.page(*listing))
+
     def _get(self, _: Request, id: str) -> Response:
         return responses.json_document(responses.OK, self._manager.get(id))
 
     def _put(self, request: Request, id: str) -> Steps:
-        config = requests.parse_config(_parse_body(request))
+        config = requests.parse_config(_parse_body(request), self._stream_root)
+        self._manager.check_wake_stream(id, config)
         base_url = self._origins.base_url(request)
         created, description = yield from self._manager.put_steps(id, config, base_url)
         return responses.json_document(responses.CREATED if created else responses.OK, description)
@@ -124,7 +137,8 @@ class ControlRoutes:
         return responses.deleted()
 
     def _add_streams(self, request: Request, id: str) -> Response:
-        self._manager.add_streams(id, requests.parse_streams(_parse_body(request)))
+        streams = requests.parse_streams(_parse_body(request), self._stream_root)
+        self._manager.add_streams(id, streams)
         return responses.deleted()
 
     def _remove_stream(self, id: str, name: str) -> Response:

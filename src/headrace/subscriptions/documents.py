@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
@@ -29,6 +30,26 @@ class Urls:
 
 
 def describe(subscription: Subscription, urls: Urls, kid: str) -> dict[str, Any]:
+    links = islice(subscription.links.items(), DESCRIBED_STREAMS_MAX)
+    streams = [_cursor(name, link) for name, link in links]
+    return _summary(subscription, urls, kid) | {"streams": streams}
+
+
+def page(
+    subscriptions: Sequence[Subscription], prefix: str, urls: Urls, kid: str, *, has_more: bool
+) -> dict[str, Any]:
+    """One page of the list of subscriptions."""
+    return {
+        "prefix": prefix,
+        "subscription_count": len(subscriptions),
+        "subscriptions": [_summary(subscription, urls, kid) for subscription in subscriptions],
+        "next_cursor": subscriptions[-1].id if has_more else None,
+        "has_more": has_more,
+    }
+
+
+def _summary(subscription: Subscription, urls: Urls, kid: str) -> dict[str, Any]:
+    """All of a subscription but its streams."""
     config = subscription.config
     webhook = None
     if config.webhook_url is not None:
@@ -37,13 +58,11 @@ def describe(subscription: Subscription, urls: Urls, kid: str) -> dict[str, Any]
             "url": config.webhook_url,
             "signing": {"alg": "ed25519", "kid": kid, "jwks_url": jwks_url},
         }
-    links = islice(subscription.links.items(), DESCRIBED_STREAMS_MAX)
     return {
         "id": subscription.id,
         "subscription_id": subscription.id,
         "type": config.kind,
         "pattern": config.pattern,
-        "streams": [_cursor(name, link) for name, link in links],
         "stream_count": len(subscription.links),
         "webhook": webhook,
         "wake_stream": config.wake_stream,

@@ -14,10 +14,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Any, Final
 
 from headrace.engine.engine import Engine
 from headrace.engine.slices import Slices
+from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
 from headrace.storage.base import Failed
 from headrace.subscriptions import documents, model
@@ -56,6 +58,7 @@ class SubscriptionManager:
         self, engine: Engine, settings: SubscriptionSettings, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._engine = engine
+        self._stream_root = settings.stream_root
         self._subscriptions_max = settings.max_subscriptions
         self._rules = TargetRules(settings.allow_loopback, settings.allow_private)
         self._base_url_is_configured = settings.base_url_is_configured
@@ -133,6 +136,24 @@ class SubscriptionManager:
         """Webhooks sent, by result: delivered or failed."""
         return self._wakes.deliveries
 
+    def check_wake_stream(self, id: str, config: SubscriptionConfig) -> None:
+        """Refuse a new subscription whose wakes could not be announced.
+
+        Only a new one: the stream may be deleted and created again while a subscription lives.
+        """
+        name = config.wake_stream
+        if name is None or id in self._members:
+            return
+        try:
+            stream = self._engine.find(name)
+        except HeadraceError as refusal:
+            raise invalid(
+                f'wake_stream "{name}" cannot be used: {refusal.detail} '
+                f"Create it with PUT {self._stream_root}/{name} first."
+            ) from None
+        if stream.state.closed:
+            raise invalid(f'wake_stream "{name}" is closed and takes no wake events: use another.')
+
     def put(
         self, id: str, config: SubscriptionConfig, base_url: str
     ) -> tuple[bool, dict[str, Any]]:
@@ -203,6 +224,20 @@ class SubscriptionManager:
 
     def get(self, id: str) -> dict[str, Any]:
         return documents.describe(self._find(id).subscription, self._urls, self._key.kid)
+
+    def page(self, prefix: str, after: str, limit: int) -> dict[str, Any]:
+        """Subscriptions in the order of their ids, from behind `after`."""
+        start = after.encode()
+        matching = (
+            (id.encode(), id)
+            for id in self._members
+            if id.startswith(prefix) and id.encode() > start
+        )
+        found = [id for _, id in nsmallest(limit + 1, matching)]
+        subscriptions = [self._members[id].subscription for id in found[:limit]]
+        return documents.page(
+            subscriptions, prefix, self._urls, self._key.kid, has_more=len(found) > limit
+        )
 
     def delete(self, id: str) -> None:
         """At once."""

@@ -1,11 +1,15 @@
 """Request bodies of the subscription interface as values, checked as far as the body alone allows.
 
 Each parser takes the decoded JSON document and returns a value or raises INVALID_REQUEST with a
-sentence that names the member. Members it does not know are ignored.
+sentence that names the field. A field that is not known is refused where a configuration is made,
+because a misspelt one would be missed for as long as the subscription lives; workers may send
+others in what they answer.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Any, Final
 
 from headrace.errors import InvalidName, InvalidOffset
@@ -23,23 +27,37 @@ DESCRIPTION_CHARS_MAX: Final = 4096  # for people; a page is 3000
 WORKER_CHARS_MAX: Final = 256  # a host name and a process id fit in 70
 EXPLICIT_STREAMS_MAX: Final = 10_000  # per request and per subscription; a glob has no such bound
 
+CONFIG_FIELDS: Final = (
+    "type",
+    "pattern",
+    "streams",
+    "webhook",
+    "wake_stream",
+    "lease_ttl_ms",
+    "description",
+)
+STREAM_ROOT: Final = "/v1/stream"
+_FIELD_CHARS_MAX: Final = 64  # of an unknown one, in the refusal
+_AUTHORITY: Final = re.compile("https?://[^/]*", re.IGNORECASE)
+
 ACKS_MAX: Final = 10_000  # ten times what one wake names; 50 ms
 
 Document = dict[str, Any]
 
 
-def parse_config(document: Document) -> SubscriptionConfig:
+def parse_config(document: Document, stream_root: str = STREAM_ROOT) -> SubscriptionConfig:
+    _refuse_unknown(document, CONFIG_FIELDS, "A subscription")
     kind = _parse_kind(document)
     pattern = _text(document, "pattern")
-    streams = parse_streams(document) if document.get("streams") else ()
+    streams = parse_streams(document, stream_root, CONFIG_FIELDS) if document.get("streams") else ()
     if not pattern and not streams:
         raise invalid("A subscription needs a pattern, streams, or both.")
     config = SubscriptionConfig(
         kind=kind,
-        pattern=_parse_pattern(pattern) if pattern else None,
+        pattern=_parse_pattern(pattern, stream_root) if pattern else None,
         streams=streams,
         webhook_url=_parse_webhook_url(document) if kind is Kind.WEBHOOK else None,
-        wake_stream=_parse_wake_stream(document) if kind is Kind.PULL_WAKE else None,
+        wake_stream=_parse_wake_stream(document, stream_root) if kind is Kind.PULL_WAKE else None,
         lease_ttl_ms=_parse_lease(document),
         description=_text(document, "description", DESCRIPTION_CHARS_MAX),
     )
@@ -66,7 +84,8 @@ def _parse_kind(document: Document) -> Kind:
         raise invalid('type must be "webhook" or "pull-wake".') from None
 
 
-def _parse_pattern(text: str) -> str:
+def _parse_pattern(text: str, stream_root: str) -> str:
+    _refuse_url(text, "pattern", stream_root)
     pattern = text.strip("/")
     try:
         check_bounds(Glob(pattern))
@@ -77,6 +96,8 @@ def _parse_pattern(text: str) -> str:
 
 def _parse_webhook_url(document: Document) -> str:
     webhook = document.get("webhook")
+    if isinstance(webhook, dict):
+        _refuse_unknown(webhook, ("url",), "A webhook", "webhook.")
     url = webhook.get("url") if isinstance(webhook, dict) else None
     if not isinstance(url, str) or not url:
         raise invalid("A webhook subscription needs webhook.url, a string.")
@@ -85,11 +106,11 @@ def _parse_webhook_url(document: Document) -> str:
     return url
 
 
-def _parse_wake_stream(document: Document) -> str:
+def _parse_wake_stream(document: Document, stream_root: str) -> str:
     text = _text(document, "wake_stream")
     if not text:
         raise invalid("A pull-wake subscription needs wake_stream, the name of a stream.")
-    name = parse_stream(text)
+    name = _parse_stream(text, "wake_stream", stream_root)
     if name == names.REGISTRY_NAME:
         raise invalid(f"{names.REGISTRY_NAME} cannot be a wake stream: it takes no appends.")
     return name
@@ -106,28 +127,56 @@ def _parse_lease(document: Document) -> int:
     return lease_ttl_ms
 
 
-def parse_streams(document: Document) -> tuple[str, ...]:
+def parse_streams(
+    document: Document,
+    stream_root: str = STREAM_ROOT,
+    fields: Collection[str] = ("streams",),
+) -> tuple[str, ...]:
     """The names in `streams`, sorted, each once."""
+    _refuse_unknown(document, fields, "A list of streams")
     streams = document.get("streams")
     if not isinstance(streams, list) or not streams:
         raise invalid("streams must be an array of stream names that is not empty.")
     if len(streams) > EXPLICIT_STREAMS_MAX:
         raise invalid(f"streams must not hold more than {EXPLICIT_STREAMS_MAX} names.")
-    return tuple(sorted({parse_stream(stream) for stream in streams}))
+    return tuple(sorted({_parse_stream(stream, "streams", stream_root) for stream in streams}))
 
 
-def parse_stream(value: object) -> str:
+def _parse_stream(value: object, field: str, stream_root: str) -> str:
     """A stream name relative to the stream root; slashes around it do not matter."""
     if not isinstance(value, str):
-        raise invalid("A stream name must be a string.")
+        raise invalid(f"{field}: the name of a stream must be a string.")
+    _refuse_url(value, field, stream_root)
     name = value.strip("/")
     try:
         names.check_name(name)
     except InvalidName as refusal:
-        raise invalid(refusal.detail) from None
+        raise invalid(f"{field}: {refusal.detail}") from None
     if names.is_reserved(name):
-        raise invalid(f"Names that begin with {names.CONTROL_PREFIX} are reserved.")
+        raise invalid(f"{field}: names that begin with {names.CONTROL_PREFIX} are reserved.")
     return name
+
+
+def _refuse_url(text: str, field: str, stream_root: str) -> None:
+    """The path of a URL is taken for a name else, and matches no stream for ever."""
+    path = _AUTHORITY.sub("", text, count=1)
+    if path == text and not path.startswith(f"{stream_root}/"):
+        return
+    name = path.removeprefix(f"{stream_root}/").strip("/")
+    raise invalid(
+        f"{field} must be relative to {stream_root}/, not the path of a URL: "
+        f'write "{name}" instead of "{text}".'
+    )
+
+
+def _refuse_unknown(
+    document: Document, known: Collection[str], what: str, prefix: str = ""
+) -> None:
+    for field in document:
+        if field not in known:
+            fields = ", ".join(f"{prefix}{name}" for name in known)
+            shown = f"{prefix}{field[:_FIELD_CHARS_MAX]}"
+            raise invalid(f'The field "{shown}" is not known. {what} has {fields}.')
 
 
 def parse_worker(document: Document) -> str:
