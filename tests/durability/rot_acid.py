@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,13 +25,16 @@ from headrace.testing.virtual_clock import VirtualClock
 from tests.durability.crash_machine import LIMITS
 from tests.durability.crash_model import Described, describe_recovered
 
+PAGE_BYTES = 4096
+PAGE_HEADER_BYTES = 16
 DATA = "acid/shard-000/data.mdb"
 
 
-def make(directory: Path) -> Described:
+def make(directory: Path, shard_count: int = 1) -> Described:
     """A few streams, written in many transactions; what a look at them finds."""
     loop = SimulatedLoop(Random(1))
-    engine = Engine(AcidStorage(directory, 1, loop.as_loop, loop.lane), VirtualClock(), LIMITS)
+    storage = AcidStorage(directory, shard_count, loop.as_loop, loop.lane)
+    engine = Engine(storage, VirtualClock(), LIMITS)
     answers: list[Any] = []
     for name in ("a", "b", "c"):
         engine.create(name, Create(b"[1]", "application/json"), answers.append)
@@ -41,12 +45,12 @@ def make(directory: Path) -> Described:
         engine.append(stream, Append(b"[%d]" % number, producer=claim), answers.append)
         loop.run()
     engine.close()
-    return look(directory)
+    return look(directory, shard_count)
 
 
-def look(directory: Path) -> Described:
+def look(directory: Path, shard_count: int = 1) -> Described:
     loop = SimulatedLoop(Random(1))
-    storage = AcidStorage(directory, 1, loop.as_loop, loop.lane)
+    storage = AcidStorage(directory, shard_count, loop.as_loop, loop.lane)
     try:
         found = list(storage.recover())
         return describe_recovered(found, storage.take_documents(), storage.blobs, LIMITS)
@@ -67,6 +71,19 @@ def verdict(directory: Path, expected: Described) -> str:
         if wanted is None or not wanted[-2].startswith(described[-2]):
             return "wrong"
     return "older or missing"
+
+
+def misplaced_nodes(content: bytes, stream_ids: Iterable[int]) -> Iterator[bytes]:
+    """In one page with a stream, one after the other: the first node is said to be far off.
+
+    It is then some 60 KiB further on than its page, and so behind the end of a small file.
+    """
+    keys = [stream_id.to_bytes(8, "big") for stream_id in stream_ids]
+    for page in range(2 * PAGE_BYTES, len(content), PAGE_BYTES):
+        if any(key in content[page : page + PAGE_BYTES] for key in keys):
+            damaged = bytearray(content)
+            damaged[page + PAGE_HEADER_BYTES + 1] |= 0xF0
+            yield bytes(damaged)
 
 
 def inflict(path: Path, content: bytes, line: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -14,7 +16,7 @@ from random import Random
 
 import pytest
 
-from headrace.errors import StoredBytesDamaged
+from headrace.errors import Corrupt, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.storage.acid.rollback_guard import CountBeside
 from headrace.storage.file import stream_files
 from headrace.storage.verify import verify
@@ -201,12 +203,62 @@ def test_acid_never_serves_other_bytes_than_were_stored(acid: Path) -> None:
     assert verdicts["detected"] > 0
 
 
+def test_acid_refuses_a_truncated_file_before_it_is_mapped(acid: Path) -> None:
+    """A page behind the end of the file would end the process with SIGBUS."""
+    size = (acid / rot_acid.DATA).stat().st_size
+    lines = [f"cut {size * eighth // 8}" for eighth in range(1, 8)] + [f"cut {size - 1}"]
+    verdicts = judge_acid(acid, lines)
+    assert verdicts["detected"] >= 7, verdicts
+    assert verdicts["detected"] + verdicts["harmless"] == len(lines), verdicts
+
+
+def test_a_truncated_acid_file_is_named(acid: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acid, directory)
+    path = directory / rot_acid.DATA
+    os.truncate(path, path.stat().st_size // 2)
+    report = verify(directory)
+    with pytest.raises(StoredBytesUnreadable, match=rf"{rot_acid.DATA}: the file ends at byte"):
+        rot_acid.look(directory)
+    assert report is not None
+    assert [rot_acid.DATA in finding for finding in report.findings] == [True]
+
+
+@pytest.mark.parametrize("shard", ["acid/shard-000", "acid/shard-001"])
+def test_verify_outlives_a_page_that_ends_the_process(tmp_path: Path, shard: str) -> None:
+    """It names the file, and reads the other shard all the same."""
+    directory = tmp_path / "data"
+    made = rot_acid.make(directory, shard_count=2)
+    sound = verify(directory)
+    assert sound is not None
+    path = directory / shard / "data.mdb"
+    for damaged in rot_acid.misplaced_nodes(path.read_bytes(), made.streams):
+        path.write_bytes(damaged)
+        report = verify(directory)
+        assert report is not None
+        if any("LMDB ended the process" in finding for finding in report.findings):
+            (finding,) = report.findings
+            assert re.match(f"{shard}/data.mdb cannot be read: .* SIG(BUS|SEGV)", finding)
+            assert 0 < report.streams < sound.streams
+            return
+    pytest.fail("no damaged page ended the process")
+
+
 @pytest.mark.parametrize("lost", ["acid/manifest.json", rot_acid.DATA])
 def test_acid_misses_a_file_that_is_gone(acid: Path, lost: str, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     shutil.copytree(acid, directory)
     (directory / lost).unlink()
-    with pytest.raises(StoredBytesDamaged):
+    with pytest.raises(Corrupt, match=lost):
+        rot_acid.look(directory)
+
+
+def test_acid_refuses_an_empty_file_that_lmdb_would_fill_anew(acid: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acid, directory)
+    os.truncate(directory / rot_acid.DATA, 0)
+    next(directory.glob("acid/shard-*/commits")).unlink()
+    with pytest.raises(StoredBytesUnreadable, match=f"{rot_acid.DATA}: the file is empty"):
         rot_acid.look(directory)
 
 

@@ -29,10 +29,11 @@ from headrace.errors import (
     StorageFailed,
     StorageReadOnly,
     StoredBytesDamaged,
+    StoredBytesUnreadable,
 )
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
-from headrace.storage.acid.lmdb_shard import Shard
+from headrace.storage.acid.lmdb_shard import DATA, Shard
 from headrace.storage.acid.schema import DATABASES
 from headrace.storage.acid.transaction_writer import UsedId
 from headrace.storage.ballast import Ballast
@@ -193,12 +194,18 @@ class AcidStorage:
             raise DirectoryMismatch(str(directory), str(found), str(wanted))
 
     def _check_complete(self, shards: list[str]) -> None:
-        """LMDB makes a file that is missing: once all were there, that would hide a loss."""
+        """LMDB makes a file that is missing or empty: once all were there, that hides a loss."""
         if READY.removeprefix("acid/") not in self._disk.list("acid"):
             return
         for shard in shards:
-            if "data.mdb" not in self._disk.list(shard):
-                raise StoredBytesDamaged(f"{shard}/data.mdb", "0")
+            name = f"{shard}/{DATA}"
+            if DATA not in self._disk.list(shard):
+                raise StoredBytesUnreadable(name, "the file is missing")
+            file = self._disk.open(name)
+            size = file.size()
+            file.close()
+            if not size:
+                raise StoredBytesUnreadable(name, "the file is empty")
 
     def _write_manifest(self, text: bytes) -> None:
         file = self._disk.open(f"{MANIFEST}.new", create=True)

@@ -23,6 +23,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerState
 from headrace.protocol.stream import StreamState
 from headrace.storage.acid import rollback_guard, schema
+from headrace.storage.acid.lmdb_pages import check_file
 from headrace.storage.acid.rollback_guard import CountBeside
 from headrace.storage.acid.transaction_writer import (
     AnyWork,
@@ -55,6 +56,7 @@ from headrace.storage.records import (
 )
 from headrace.storage.worker_thread import LaneMaker, ThreadLane
 
+DATA: Final = "data.mdb"
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
 FULL_BYTES: Final = 5 * 1024 * 1024  # no more is left of a full disk once the ballast is given up
 
@@ -115,6 +117,8 @@ class Shard:
         self._backlog: Backlog = deque()
         self._ballast = ballast
         self._is_read_only = read_only
+        if DATA in disk.list(name):
+            check_file(disk, f"{name}/{DATA}")
         self._beside = CountBeside(disk, name)
         with unreadable(path):
             self._environment = lmdb.open(
