@@ -55,7 +55,7 @@ from headrace.storage.file import (
 )
 from headrace.storage.file.file_log import FileLog
 from headrace.storage.file.file_storage import FileStorage
-from headrace.subscriptions import ledger, manager, wakes
+from headrace.subscriptions import dispatcher, manager, store
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 from headrace.subscriptions.signing import SigningKey
 from headrace.testing.simulated_disk import Fault, PowerLost, SimulatedDisk
@@ -102,8 +102,8 @@ def small_windows() -> Iterator[None]:
         (registry, "COMPACTED_AT_ONCE", 2),
         # One seed is one history, so that it can be looked at again.
         (SigningKey, "generate", lambda: _KEY),
-        (ledger, "new_token_key", lambda: bytes(32)),
-        (wakes, "new_wake_id", _new_wake_id),
+        (store, "new_token_key", lambda: bytes(32)),
+        (dispatcher, "new_wake_id", _new_wake_id),
         (engine, "run_distance", lambda: 0),
         (ballast, "BALLAST_BYTES", 64),
         (manager, "new_wake_id", _new_wake_id),

@@ -19,21 +19,21 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from headrace.subscriptions.callback_urls import TargetRules
 from headrace.subscriptions.delivery import (
-    HOST_POSTS_MAX,
-    NEW_HOST_POSTS_MAX,
-    POSTS_MAX,
+    HOST_SENDS_MAX,
+    NEW_HOST_SENDS_MAX,
     REPEATS_MAX,
+    SENDS_MAX,
     UNPROVEN_POSTS_MAX,
     Delivered,
     Deliveries,
     Failed,
-    LatePoster,
+    LazySender,
     Outgoing,
-    Poster,
+    Sender,
 )
-from headrace.subscriptions.poster import ANSWER_BYTES_MAX, HttpPoster
-from headrace.subscriptions.targets import TargetRules
+from headrace.subscriptions.webhook_sender import ANSWER_BYTES_MAX, WebhookSender
 from headrace.testing.ports import free_port
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.subscriptions.receiver import ACCEPTED, DONE, Receiver, Reply, Webhook
@@ -52,18 +52,18 @@ def test_a_client_that_cannot_be_loaded_fails_the_delivery_and_is_tried_again(
     def load(name: str) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    poster = LatePoster(LOOPBACK)
+    sender = LazySender(LOOPBACK)
     webhook = outgoing("http://localhost:1/")
     with monkeypatch.context() as patched:
         patched.setattr("headrace.subscriptions.delivery.import_module", load)
-        failed = asyncio.run(poster.post(webhook))
+        failed = asyncio.run(sender.post(webhook))
     assert isinstance(failed, Failed)
     assert "Too many open files" in failed.reason
-    assert "Connect" in cast(Failed, asyncio.run(poster.post(webhook))).reason
+    assert "Connect" in cast(Failed, asyncio.run(sender.post(webhook))).reason
 
 
 def post(url: str, *, rules: TargetRules = LOOPBACK, timeout_secs: float = DEADLINE_SECS) -> Any:
-    return asyncio.run(HttpPoster(rules).post(outgoing(url, timeout_secs)))
+    return asyncio.run(WebhookSender(rules).post(outgoing(url, timeout_secs)))
 
 
 def reason(result: Delivered | Failed) -> str:
@@ -142,9 +142,9 @@ def test_a_redirect_is_not_followed() -> None:
 
 def test_no_cookie_is_kept() -> None:
     async def twice(url: str) -> None:
-        poster = HttpPoster(LOOPBACK)
+        sender = WebhookSender(LOOPBACK)
         for _ in range(2):
-            await poster.post(outgoing(url))
+            await sender.post(outgoing(url))
 
     with Receiver(Reply(200, b"", (("Set-Cookie", "a=1"),))) as receiver:
         asyncio.run(twice(receiver.url))
@@ -228,14 +228,16 @@ def test_a_url_that_the_rules_refuse_is_not_sent_even_if_it_was_taken_once() -> 
 
 def test_a_name_that_leads_inside_is_not_sent() -> None:
     with Receiver() as receiver:
-        work = HttpPoster(TargetRules()).post(outgoing(f"https://worker.example:{receiver.port}/"))
+        work = WebhookSender(TargetRules()).post(
+            outgoing(f"https://worker.example:{receiver.port}/")
+        )
         assert "this machine" in reason(run_with_names(work, ["127.0.0.1"]))
         assert receiver.count == 0
 
 
 def test_one_bad_address_among_good_ones_stops_everything() -> None:
     with Receiver() as receiver:
-        work = HttpPoster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        work = WebhookSender(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
         assert "10.0.0.1" in reason(run_with_names(work, ["127.0.0.1", "10.0.0.1"]))
         assert receiver.count == 0
 
@@ -243,14 +245,14 @@ def test_one_bad_address_among_good_ones_stops_everything() -> None:
 def test_the_name_is_looked_up_once_so_it_cannot_change_after_the_check() -> None:
     """A second lookup would find no answer prepared, and a third party's in real life."""
     with Receiver() as receiver:
-        work = HttpPoster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        work = WebhookSender(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
         assert run_with_names(work, ["127.0.0.1"]) == Delivered(done=False)
         assert receiver.next().headers["host"] == f"localhost:{receiver.port}"
 
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:
     with Receiver() as receiver:
-        work = HttpPoster(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
+        work = WebhookSender(LOOPBACK).post(outgoing(f"http://localhost:{receiver.port}/"))
         answer = ["127.0.0.2", "::1", "127.0.0.1"]
         assert run_with_names(work, answer) == Delivered(done=False)
 
@@ -305,7 +307,7 @@ def test_the_certificate_must_be_for_the_name_though_the_address_is_dialled(
     trusting = ssl.create_default_context(cafile=str(path))
     with Receiver(tls=tls_server(path, asked)) as receiver:
         url = f"https://worker.example:{receiver.port}/"
-        work = HttpPoster(LOOPBACK, trusting).post(outgoing(url))
+        work = WebhookSender(LOOPBACK, trusting).post(outgoing(url))
         result = run_with_names(work, ["127.0.0.1"])
         if delivered:
             assert result == Delivered(done=False)
@@ -358,12 +360,12 @@ class Sending:
     `hosts` is how many there are; None is as many as keys.
     """
 
-    def __init__(self, url: str, hosts: int | None = None, poster: Poster | None = None) -> None:
+    def __init__(self, url: str, hosts: int | None = None, sender: Sender | None = None) -> None:
         self.finished: list[int] = []
         self.failed: list[int] = []
         self.nothing_to_send: set[int] = set()
         self.deliveries: Deliveries[int] = Deliveries(
-            poster or HttpPoster(LOOPBACK),
+            sender or WebhookSender(LOOPBACK),
             self._prepare,
             self._finish,
             lambda key: str(key % hosts if hosts else key),
@@ -389,24 +391,24 @@ class Sending:
 def test_no_more_than_the_bound_are_sent_at_once_and_repeats_take_half() -> None:
     async def main(receiver: Receiver, gate: Gate) -> None:
         async with Sending(receiver.url) as sending:
-            await prove(sending, gate, receiver, range(POSTS_MAX))
-            repeats = range(1000, 1000 + POSTS_MAX)
+            await prove(sending, gate, receiver, range(SENDS_MAX))
+            repeats = range(1000, 1000 + SENDS_MAX)
             for key in repeats:
                 sending.deliveries.enqueue(key, repeat=True)
             await until(lambda: gate.waiting == REPEATS_MAX, "half are repeats")
-            for key in range(POSTS_MAX):
+            for key in range(SENDS_MAX):
                 sending.deliveries.enqueue(key, repeat=False)
-            await until(lambda: gate.waiting == POSTS_MAX, "the rest is new")
-            arrived = [int(receiver.next().path.rpartition("/")[2]) for _ in range(POSTS_MAX)]
+            await until(lambda: gate.waiting == SENDS_MAX, "the rest is new")
+            arrived = [int(receiver.next().path.rpartition("/")[2]) for _ in range(SENDS_MAX)]
             assert sum(key >= 1000 for key in arrived) == REPEATS_MAX
-            gate.open.release(2 * POSTS_MAX)
-            await until(lambda: len(sending.finished) == 2 * POSTS_MAX, "all are sent")
-            assert sorted(sending.finished) == [*range(POSTS_MAX), *repeats]
+            gate.open.release(2 * SENDS_MAX)
+            await until(lambda: len(sending.finished) == 2 * SENDS_MAX, "all are sent")
+            assert sorted(sending.finished) == [*range(SENDS_MAX), *repeats]
 
     gate = Gate()
     with Receiver(gate) as receiver:
         asyncio.run(main(receiver, gate))
-    assert gate.most == POSTS_MAX
+    assert gate.most == SENDS_MAX
 
 
 async def prove(sending: Sending, gate: Gate, receiver: Receiver, keys: range) -> None:
@@ -423,22 +425,22 @@ async def prove(sending: Sending, gate: Gate, receiver: Receiver, keys: range) -
 def test_a_host_that_is_new_has_few_places_and_one_that_answered_half_of_them() -> None:
     async def main(receiver: Receiver, gate: Gate) -> None:
         async with Sending(receiver.url, hosts=1) as sending:
-            for key in range(POSTS_MAX):
+            for key in range(SENDS_MAX):
                 sending.deliveries.enqueue(key, repeat=False)
-            await until(lambda: gate.waiting == NEW_HOST_POSTS_MAX, "few at first")
-            gate.open.release(NEW_HOST_POSTS_MAX)
-            await until(lambda: gate.waiting == HOST_POSTS_MAX, "half of all afterwards")
-            gate.open.release(POSTS_MAX)
-            await until(lambda: len(sending.finished) == POSTS_MAX, "all are sent")
+            await until(lambda: gate.waiting == NEW_HOST_SENDS_MAX, "few at first")
+            gate.open.release(NEW_HOST_SENDS_MAX)
+            await until(lambda: gate.waiting == HOST_SENDS_MAX, "half of all afterwards")
+            gate.open.release(SENDS_MAX)
+            await until(lambda: len(sending.finished) == SENDS_MAX, "all are sent")
 
     gate = Gate()
     with Receiver(gate) as receiver:
         asyncio.run(main(receiver, gate))
-    assert gate.most == HOST_POSTS_MAX
+    assert gate.most == HOST_SENDS_MAX
 
 
 class Tarpits:
-    """A poster whose odd hosts never answer, and which notes what it was given."""
+    """A sender whose odd hosts never answer, and which notes what it was given."""
 
     def __init__(self) -> None:
         self.posted: list[int] = []
@@ -458,44 +460,44 @@ class Tarpits:
 
 def test_a_host_that_does_not_answer_does_not_hold_up_another() -> None:
     async def main() -> None:
-        poster = Tarpits()
-        async with Sending("http://h", hosts=2, poster=poster) as sending:
+        sender = Tarpits()
+        async with Sending("http://h", hosts=2, sender=sender) as sending:
             for key in range(1, 241, 2):
                 sending.deliveries.enqueue(key, repeat=False)
-            await until(lambda: len(poster.stuck) == NEW_HOST_POSTS_MAX, "some wait for it")
+            await until(lambda: len(sender.stuck) == NEW_HOST_SENDS_MAX, "some wait for it")
             for key in range(0, 40, 2):
                 sending.deliveries.enqueue(key, repeat=False)
             await until(lambda: len(sending.finished) == 20, "the other is served")
-            assert len(poster.posted) == NEW_HOST_POSTS_MAX + 20
+            assert len(sender.posted) == NEW_HOST_SENDS_MAX + 20
 
     asyncio.run(main())
 
 
 def test_hosts_that_keep_failing_have_one_place_each() -> None:
     async def main() -> None:
-        poster = Tarpits()
-        async with Sending("http://h", hosts=2, poster=poster) as sending:
+        sender = Tarpits()
+        async with Sending("http://h", hosts=2, sender=sender) as sending:
             for key in range(1, 81, 2):
                 sending.deliveries.enqueue(key, repeat=False)
-            await until(lambda: len(poster.stuck) == NEW_HOST_POSTS_MAX, "few at first")
-            for waiting in list(poster.stuck.values()):
+            await until(lambda: len(sender.stuck) == NEW_HOST_SENDS_MAX, "few at first")
+            for waiting in list(sender.stuck.values()):
                 waiting.set_result(Failed("no answer"))
-            await until(lambda: len(poster.stuck) == 1, "one at a time from then on")
-            assert len(poster.posted) == NEW_HOST_POSTS_MAX + 1
-            assert len(sending.failed) == NEW_HOST_POSTS_MAX
+            await until(lambda: len(sender.stuck) == 1, "one at a time from then on")
+            assert len(sender.posted) == NEW_HOST_SENDS_MAX + 1
+            assert len(sending.failed) == NEW_HOST_SENDS_MAX
 
     asyncio.run(main())
 
 
 def test_hosts_that_answered_have_places_that_new_hosts_cannot_take() -> None:
     async def main() -> None:
-        poster = Tarpits()
-        async with Sending("http://h", poster=poster) as sending:
+        sender = Tarpits()
+        async with Sending("http://h", sender=sender) as sending:
             sending.deliveries.enqueue(2, repeat=False)
             await until(lambda: sending.finished == [2], "it answers")
             for key in range(1, 241, 2):
                 sending.deliveries.enqueue(key, repeat=False)
-            await until(lambda: len(poster.stuck) == UNPROVEN_POSTS_MAX, "120 hosts are stuck")
+            await until(lambda: len(sender.stuck) == UNPROVEN_POSTS_MAX, "120 hosts are stuck")
             sending.deliveries.enqueue(2, repeat=False)
             await until(lambda: sending.finished == [2, 2], "the one that answers is served")
 
@@ -558,7 +560,7 @@ def test_a_defect_ends_the_group_instead_of_passing_in_silence() -> None:
             raise ZeroDivisionError
 
         deliveries: Deliveries[int] = Deliveries(
-            HttpPoster(LOOPBACK), lambda _: outgoing(url), finish, lambda _: "host"
+            WebhookSender(LOOPBACK), lambda _: outgoing(url), finish, lambda _: "host"
         )
         deliveries.enqueue(1, repeat=False)
         async with asyncio.timeout(DEADLINE_SECS):

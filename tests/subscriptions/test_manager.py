@@ -16,13 +16,13 @@ from headrace.storage.memory import MemoryStorage
 from headrace.subscriptions import manager as manager_module
 from headrace.subscriptions import requests
 from headrace.subscriptions.errors import SubscriptionsFull
-from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
-from headrace.subscriptions.membership import (
+from headrace.subscriptions.links import (
     LINK_BYTES,
     SEGMENT_BYTES,
     SUBSCRIPTION_BYTES,
     Quota,
 )
+from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
 from headrace.testing.virtual_clock import VirtualClock
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.durability.modes import open_storage
@@ -142,7 +142,7 @@ def test_what_was_missed_is_followed_from_its_start_once_there_is_room(
                 await asyncio.sleep(0)
         assert linked(manager, "one") == ["c", "d", "e"]
         assert {s["acked_offset"] for s in manager.get("one")["streams"]} == {"-1"}
-        assert set(manager._members["one"].subscription.pending) == {"c", "d", "e"}
+        assert set(manager._followers["one"].subscription.pending) == {"c", "d", "e"}
         assert manager.degraded_count == 0
         await manager.stop()
 
@@ -177,10 +177,10 @@ def test_a_subscription_is_made_in_steps_and_misses_nothing_that_happens_between
                     )
 
         assert step_through(manager.put_steps("one", config, URL), meddle) >= 5
-        links = manager._members["one"].subscription.links
+        links = manager._followers["one"].subscription.links
         assert len(links) == 1000
         assert "s/0999" not in links
-        pending = manager._members["one"].subscription.pending
+        pending = manager._followers["one"].subscription.pending
         # What had been looked at by then is pending; what had not was there before.
         assert {"s/new", "s/0000", "s/0001"} <= set(pending)
         assert links["s/0998"].acked == engine.streams["s/0998"].visible
@@ -288,7 +288,7 @@ def test_a_defect_in_a_timer_is_heard_of() -> None:
         def defect() -> None:
             raise ZeroDivisionError
 
-        loop.call_soon(manager._wakes._guarded, defect)
+        loop.call_soon(manager._dispatcher._guarded, defect)
         try:
             async with asyncio.timeout(DEADLINE_SECS):
                 await manager.failed()
@@ -308,8 +308,8 @@ def test_a_defect_in_a_delivery_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> 
         manager.put("one", requests.parse_config(HOOK), URL)
         # A state that the model never makes: a wake for a stream that is not linked.
         create(engine, "a", body=b"x")
-        member = manager._members["one"]
-        loop.call_soon(member.subscription.links.clear)
+        follower = manager._followers["one"]
+        loop.call_soon(follower.subscription.links.clear)
         try:
             async with asyncio.timeout(DEADLINE_SECS):
                 await manager.failed()

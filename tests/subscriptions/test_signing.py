@@ -37,8 +37,8 @@ def test_a_signature_covers_the_body_and_its_time() -> None:
 
 def test_the_kid_is_the_thumbprint_of_the_key() -> None:
     (jwk,) = KEY.jwks["keys"]
-    members = f'{{"crv":"Ed25519","kty":"OKP","x":"{jwk["x"]}"}}'
-    digest = hashlib.sha256(members.encode()).digest()
+    followers = f'{{"crv":"Ed25519","kty":"OKP","x":"{jwk["x"]}"}}'
+    digest = hashlib.sha256(followers.encode()).digest()
     assert jwk["kid"] == KEY.kid == "ds_" + base64.urlsafe_b64encode(digest).decode().rstrip("=")
     assert (jwk["use"], jwk["alg"]) == ("sig", "EdDSA")
     assert "d" not in jwk

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.subscriptions.errors import Code, SubscriptionRefused
-from headrace.subscriptions.targets import (
+from headrace.subscriptions.callback_urls import (
     Reach,
     Target,
     TargetRules,
@@ -20,6 +19,7 @@ from headrace.subscriptions.targets import (
     reach,
     resolve,
 )
+from headrace.subscriptions.errors import Code, SubscriptionRefused
 
 STRICT = TargetRules()
 LOOPBACK = TargetRules(allow_loopback=True)

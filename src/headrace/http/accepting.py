@@ -26,7 +26,7 @@ from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.protocol import responses
 from headrace.protocol.headers import Headers
 from headrace.protocol.responses import Response
-from headrace.subscriptions.delivery import POSTS_MAX
+from headrace.subscriptions.delivery import SENDS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ SURPLUS_MAX: Final = 32  # connections past the limit, each for a moment
 # (64 of them packs), four workers 12 each.
 STORAGE_DESCRIPTORS: Final = 144
 # A webhook has its socket, or one that asks for its receiver's address.
-WEBHOOK_DESCRIPTORS: Final = 2 * POSTS_MAX
+WEBHOOK_DESCRIPTORS: Final = 2 * SENDS_MAX
 OTHER_DESCRIPTORS: Final = 16  # certificates read again, modules imported late
 RESERVED_DESCRIPTORS: Final = STORAGE_DESCRIPTORS + WEBHOOK_DESCRIPTORS + OTHER_DESCRIPTORS
 

@@ -39,8 +39,8 @@ from headrace.storage.file.file_storage import FileStorage
 from headrace.storage.file.journal import fitting_segment_bytes
 from headrace.storage.memory import MemoryStorage
 from headrace.storage.scrub import Scrub
+from headrace.subscriptions.links import Quota
 from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSettings
-from headrace.subscriptions.membership import Quota
 
 logger = logging.getLogger(__name__)
 

@@ -86,7 +86,7 @@ class ControlRoutes:
         self._answer_settled(response, exchange)
 
     def _answer_settled(self, response: Response, exchange: Exchange) -> None:
-        self._manager.settle(
+        self._manager.when_durable(
             lambda: exchange.respond(response),
             lambda error: exchange.respond(responses.problem(error)),
         )

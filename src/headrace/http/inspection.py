@@ -29,8 +29,8 @@ from headrace.protocol import buckets, names, responses
 from headrace.protocol.offsets import Position, parse_token
 from headrace.protocol.producers import ProducerState, written_between
 from headrace.protocol.requests import parse_query
-from headrace.subscriptions.documents import status_of
-from headrace.subscriptions.membership import Member
+from headrace.subscriptions.links import Follower
+from headrace.subscriptions.payloads import status_of
 
 STREAMS_MAX: Final = 200  # more rows than a screen shows; about 40 KiB of answer
 LISTED_MAX: Final = 1000  # producers, forks and subscriptions of one stream; a count says if more
@@ -161,7 +161,7 @@ class Inspection:
     def _one(self, stream: Stream) -> Document:
         state = stream.state
         known = state.producers or {}
-        members = [w for w in stream.watchers or () if isinstance(w, Member)]
+        members = [w for w in stream.watchers or () if isinstance(w, Follower)]
         return {
             **self._summary(stream),
             "now_ms": self._engine.clock.now_ms(),
@@ -303,8 +303,8 @@ def _fork(fork: Stream) -> Document:
     }
 
 
-def _subscription(member: Member, name: str) -> Document:
-    subscription = member.subscription
+def _subscription(follower: Follower, name: str) -> Document:
+    subscription = follower.subscription
     link, delivery = subscription.links[name], subscription.delivery
     wake = delivery.wake
     return {

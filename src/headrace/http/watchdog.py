@@ -51,7 +51,7 @@ _BACKGROUND: Final = (
     ("headrace.http.server", "tick"),
     ("headrace.storage.committer", "commit"),
     ("headrace.subscriptions.delivery", "webhook"),
-    ("headrace.subscriptions.poster", "webhook"),
+    ("headrace.subscriptions.webhook_sender", "webhook"),
     ("headrace.subscriptions", "wake"),
 )
 # These are called by requests as well, which shows unless the caller is compiled.

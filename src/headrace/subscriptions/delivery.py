@@ -1,4 +1,4 @@
-"""Which webhook is sent when: at most one per subscription at a time, at most POSTS_MAX in all.
+"""Which webhook is sent when: at most one per subscription at a time, at most SENDS_MAX in all.
 
 Hosts have their turn one after another, whatever the number of subscriptions that call them. A
 receiver that does not answer holds its place until the time is up, so no host has all places: one
@@ -17,13 +17,13 @@ from functools import partial
 from importlib import import_module
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from headrace.subscriptions.targets import TargetRules
+from headrace.subscriptions.callback_urls import TargetRules
 
-POSTS_MAX: Final = 32  # half of the descriptors that the server keeps from its clients
-REPEATS_MAX: Final = POSTS_MAX // 2
-HOST_POSTS_MAX: Final = POSTS_MAX // 2
-NEW_HOST_POSTS_MAX: Final = 4
-UNPROVEN_POSTS_MAX: Final = POSTS_MAX - 8  # places for hosts that are new or failed last time
+SENDS_MAX: Final = 32  # half of the descriptors that the server keeps from its clients
+REPEATS_MAX: Final = SENDS_MAX // 2
+HOST_SENDS_MAX: Final = SENDS_MAX // 2
+NEW_HOST_SENDS_MAX: Final = 4
+UNPROVEN_POSTS_MAX: Final = SENDS_MAX - 8  # places for hosts that are new or failed last time
 FAILURES_MAX: Final = 4  # in a row; from then on a host has one place
 HOSTS_REMEMBERED_MAX: Final = 10_000  # 100 bytes each; the ones that were called last
 
@@ -50,28 +50,30 @@ class Failed(NamedTuple):
     reason: str
 
 
-class Poster(Protocol):
+class Sender(Protocol):
     async def post(self, outgoing: Outgoing) -> Delivered | Failed: ...
 
 
-class LatePoster:
-    """The HttpPoster, from the first webhook on.
+class LazySender:
+    """The WebhookSender, from the first webhook on.
 
     Most servers send none, and its HTTP library takes a fifth of the time they need to start.
     """
 
     def __init__(self, rules: TargetRules) -> None:
         self._rules = rules
-        self._poster: Poster | None = None
+        self._sender: Sender | None = None
 
     async def post(self, outgoing: Outgoing) -> Delivered | Failed:
-        if self._poster is None:
+        if self._sender is None:
             try:
-                module = await asyncio.to_thread(import_module, "headrace.subscriptions.poster")
+                module = await asyncio.to_thread(
+                    import_module, "headrace.subscriptions.webhook_sender"
+                )
             except Exception as error:  # no descriptors left, say: one delivery fails, not all
                 return Failed(f"{type(error).__name__}: {error}")
-            self._poster = module.HttpPoster(self._rules)
-        return await self._poster.post(outgoing)
+            self._sender = module.WebhookSender(self._rules)
+        return await self._sender.post(outgoing)
 
 
 class _Host(Generic[K]):
@@ -110,12 +112,12 @@ class _Standing:
         """How many deliveries may be under way to a host at a time."""
         failures = self._failures.get(host)
         if failures == 0:
-            return HOST_POSTS_MAX
-        return 1 if failures is not None and failures >= FAILURES_MAX else NEW_HOST_POSTS_MAX
+            return HOST_SENDS_MAX
+        return 1 if failures is not None and failures >= FAILURES_MAX else NEW_HOST_SENDS_MAX
 
 
 class Deliveries(Generic[K]):
-    """The queue in front of a Poster, and the task group behind it.
+    """The queue in front of a Sender, and the task group behind it.
 
     `prepare` makes the webhook of a subscription when its turn comes, or None if there is nothing
     to send any more; `finish` hears how it went; `host_of` is whom its webhooks go to.
@@ -123,12 +125,12 @@ class Deliveries(Generic[K]):
 
     def __init__(
         self,
-        poster: Poster,
+        sender: Sender,
         prepare: Callable[[K], Outgoing | None],
         finish: Callable[[K, Outgoing, Delivered | Failed], None],
         host_of: Callable[[K], str],
     ) -> None:
-        self._poster = poster
+        self._sender = sender
         self._prepare = prepare
         self._finish = finish
         self._host_of = host_of
@@ -175,7 +177,7 @@ class Deliveries(Generic[K]):
         """One turn for each host; whether another may have something to send, too."""
         begun = False
         for name in list(self._hosts):
-            if len(self._active) >= POSTS_MAX:
+            if len(self._active) >= SENDS_MAX:
                 return False
             begun |= self._send_next(name, group)
             self._forget_idle(name)
@@ -205,7 +207,7 @@ class Deliveries(Generic[K]):
         return False
 
     async def _deliver(self, key: K, host: str, outgoing: Outgoing) -> None:
-        result = await self._poster.post(outgoing)
+        result = await self._sender.post(outgoing)
         self._standing.note(host, failed=isinstance(result, Failed))
         self._finish(key, outgoing, result)
 

@@ -1,7 +1,7 @@
 """The subscriptions of a server: takes requests to the model, under the names clients know.
 
-Every method returns what the client is to be told, or raises a refusal of `subscriptions.errors`.
-Both rest on what may not be durable yet: tell it after `settle`.
+Every method returns the answer for the client, or raises a refusal from `subscriptions.errors`.
+Either may rest on state that is not durable yet: send it from the callback of `when_durable`.
 
 Making and ending a subscription may concern as many streams as there are, so these go in steps
 (`put_steps`, `delete_steps`), between which others have their turn. Until the last step of
@@ -22,9 +22,10 @@ from headrace.engine.slices import Slices
 from headrace.errors import HeadraceError
 from headrace.protocol.offsets import START, Position
 from headrace.storage.base import Failed
-from headrace.subscriptions import documents, model
-from headrace.subscriptions.delivery import LatePoster
-from headrace.subscriptions.documents import Urls
+from headrace.subscriptions import model, payloads
+from headrace.subscriptions.callback_urls import TargetRules, parse_target
+from headrace.subscriptions.delivery import LazySender
+from headrace.subscriptions.dispatcher import Dispatcher, WebhookSigner, new_wake_id
 from headrace.subscriptions.errors import (
     Code,
     SubscriptionRefused,
@@ -32,12 +33,11 @@ from headrace.subscriptions.errors import (
     invalid,
     not_found,
 )
-from headrace.subscriptions.ledger import Ledger
-from headrace.subscriptions.membership import Member, Membership, Quota
+from headrace.subscriptions.links import Follower, Links, Quota
 from headrace.subscriptions.model import Answer, Kind, Subscription, SubscriptionConfig
+from headrace.subscriptions.payloads import Urls
 from headrace.subscriptions.requests import refuse_own_wake_stream
-from headrace.subscriptions.targets import TargetRules, parse_target
-from headrace.subscriptions.wakes import Stationery, Wakes, new_wake_id
+from headrace.subscriptions.store import SubscriptionStore
 
 CATCH_UP_SECS: Final = 2.0  # a million streams are looked at in one
 
@@ -63,78 +63,78 @@ class SubscriptionManager:
         self._rules = TargetRules(settings.allow_loopback, settings.allow_private)
         self._base_url_is_configured = settings.base_url_is_configured
         self._urls = Urls(settings.stream_root)
-        self._ledger = Ledger(engine)
-        self._key, self._tokens = self._ledger.keys()
-        self._wakes = Wakes(
+        self._store = SubscriptionStore(engine)
+        self._key, self._tokens = self._store.keys()
+        self._dispatcher = Dispatcher(
             engine,
-            LatePoster(self._rules),
-            Stationery(self._urls, self._key, self._tokens),
-            self._ledger,
+            LazySender(self._rules),
+            WebhookSigner(self._urls, self._key, self._tokens),
+            self._store,
             settings.timeout_secs,
             loop,
         )
         self._loop = loop
         self._slices = Slices(loop)
         self._is_catching_up = False
-        self._membership = Membership(
+        self._links = Links(
             engine,
-            self._ledger,
+            self._store,
             settings.quota,
-            on_advance=self._wakes.wake_soon,
-            on_loss=self._wakes.settle,
+            on_advance=self._dispatcher.wake_soon,
+            on_loss=self._dispatcher.save_and_schedule,
             on_room=self._catch_up_soon,
-            later=lambda work: self._slices.run_later(work, self._wakes.die),
+            later=lambda work: self._slices.run_later(work, self._dispatcher.die),
         )
         # Ids whose subscription is being made or ended.
         self._busy: set[str] = set()
-        self._members = self._recover()
+        self._followers = self._recover()
 
-    def _recover(self) -> dict[str, Member]:
-        kept = list(self._ledger.recover())
-        members = self._membership.restore(kept)
+    def _recover(self) -> dict[str, Follower]:
+        kept = list(self._store.recover())
+        followers = self._links.restore(kept)
         for found in kept:
-            self._ledger.restore_delivery(found)
-        for member in members:
-            self._wakes.admit(member)
-        return {member.subscription.id: member for member in members}
+            self._store.restore_delivery(found)
+        for follower in followers:
+            self._dispatcher.admit(follower)
+        return {follower.subscription.id: follower for follower in followers}
 
     def start(self) -> None:
-        self._wakes.start()
-        for member in self._members.values():
-            self._wakes.resume(member)
+        self._dispatcher.start()
+        for follower in self._followers.values():
+            self._dispatcher.resume(follower)
 
-    def settle(self, done: Callable[[], None], failed: Failed) -> None:
-        """Call `done` once everything that was decided so far is durable, or never will be."""
+    def when_durable(self, done: Callable[[], None], failed: Failed) -> None:
+        """Call `done` once everything decided so far is durable, `failed` if that cannot be."""
         self._engine.settle_documents(done, failed)
 
     async def stop(self) -> None:
-        await self._wakes.stop()
+        await self._dispatcher.stop()
 
     async def failed(self) -> None:
         """Returns never, or raises what a background task died of."""
-        await self._wakes.failed()
+        await self._dispatcher.failed()
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._followers)
 
     @property
     def degraded_count(self) -> int:
         """Subscriptions that do not follow every stream they match."""
-        return len(self._membership.degraded)
+        return len(self._links.degraded)
 
     @property
     def link_count(self) -> int:
-        return self._membership.link_count
+        return self._links.link_count
 
     @property
     def used_bytes(self) -> int:
         """What subscriptions and their links take of their budget."""
-        return self._membership.used_bytes
+        return self._links.used_bytes
 
     @property
     def deliveries(self) -> Counter[str]:
         """Webhooks sent, by result: delivered or failed."""
-        return self._wakes.deliveries
+        return self._dispatcher.deliveries
 
     def check_wake_stream(self, id: str, config: SubscriptionConfig) -> None:
         """Refuse a new subscription whose wakes could not be announced.
@@ -142,7 +142,7 @@ class SubscriptionManager:
         Only a new one: the stream may be deleted and created again while a subscription lives.
         """
         name = config.wake_stream
-        if name is None or id in self._members:
+        if name is None or id in self._followers:
             return
         try:
             stream = self._engine.find(name)
@@ -176,11 +176,11 @@ class SubscriptionManager:
         """The same in steps."""
         while id in self._busy:
             yield
-        member = self._members.get(id)
-        if member is None:
+        follower = self._followers.get(id)
+        if follower is None:
             yield from self._create(id, config, base_url)
             return True, self.get(id)
-        subscription = member.subscription
+        subscription = follower.subscription
         if subscription.digest != config.digest():
             raise SubscriptionRefused(
                 Code.SUBSCRIPTION_ALREADY_EXISTS,
@@ -191,7 +191,7 @@ class SubscriptionManager:
             # Else it comes from a Host header, and whoever repeats a PUT could have receivers
             # send their callback tokens, and look for our keys, where he likes.
             subscription.base_url = base_url
-            self._ledger.enter(subscription)
+            self._store.enter(subscription)
         return False, self.get(id)
 
     def _create(
@@ -199,7 +199,7 @@ class SubscriptionManager:
     ) -> Generator[None, None, None]:
         if config.webhook_url is not None:
             parse_target(config.webhook_url, self._rules)
-        if len(self._members) + len(self._busy) >= self._subscriptions_max:
+        if len(self._followers) + len(self._busy) >= self._subscriptions_max:
             raise SubscriptionsFull(
                 "subscriptions (webhooks.max_subscriptions)", self._subscriptions_max
             )
@@ -207,14 +207,14 @@ class SubscriptionManager:
         self._refuse_if_full()
         self._busy.add(id)
         try:
-            member = yield from self._membership.enrol(subscription)
+            follower = yield from self._links.enrol(subscription)
         finally:
             self._busy.discard(id)
-        self._members[id] = member
-        member.active = True
-        self._ledger.enter(subscription)
-        self._wakes.admit(member)
-        self._wakes.wake_soon(member)  # something may have come while it was being made
+        self._followers[id] = follower
+        follower.active = True
+        self._store.enter(subscription)
+        self._dispatcher.admit(follower)
+        self._dispatcher.wake_soon(follower)  # something may have come while it was being made
 
     def _refuse_if_full(self) -> None:
         """Answers and deletions go on: they make little, or make room."""
@@ -223,19 +223,19 @@ class SubscriptionManager:
             raise refusal
 
     def get(self, id: str) -> dict[str, Any]:
-        return documents.describe(self._find(id).subscription, self._urls, self._key.kid)
+        return payloads.describe(self._find(id).subscription, self._urls, self._key.kid)
 
     def page(self, prefix: str, after: str, limit: int) -> dict[str, Any]:
         """Subscriptions in the order of their ids, from behind `after`."""
         start = after.encode()
         matching = (
             (id.encode(), id)
-            for id in self._members
+            for id in self._followers
             if id.startswith(prefix) and id.encode() > start
         )
         found = [id for _, id in nsmallest(limit + 1, matching)]
-        subscriptions = [self._members[id].subscription for id in found[:limit]]
-        return documents.page(
+        subscriptions = [self._followers[id].subscription for id in found[:limit]]
+        return payloads.page(
             subscriptions, prefix, self._urls, self._key.kid, has_more=len(found) > limit
         )
 
@@ -247,14 +247,14 @@ class SubscriptionManager:
     def delete_steps(self, id: str) -> Generator[None, None, None]:
         while id in self._busy:
             yield
-        member = self._members.pop(id, None)
-        if member is None:
+        follower = self._followers.pop(id, None)
+        if follower is None:
             return
-        self._ledger.strike(member.subscription)
-        self._wakes.dismiss(member)
+        self._store.strike(follower.subscription)
+        self._dispatcher.dismiss(follower)
         self._busy.add(id)
         try:
-            yield from self._membership.withdraw(member)
+            yield from self._links.withdraw(follower)
         finally:
             self._busy.discard(id)
 
@@ -266,60 +266,62 @@ class SubscriptionManager:
 
     def _catch_up(self) -> None:
         def work() -> Iterator[None]:
-            yield from self._membership.catch_up()
+            yield from self._links.catch_up()
             self._is_catching_up = False
 
-        self._slices.run_later(work(), self._wakes.die)
+        self._slices.run_later(work(), self._dispatcher.die)
 
     def add_streams(self, id: str, names: tuple[str, ...]) -> None:
-        member = self._find(id)
-        refuse_own_wake_stream(member.subscription.config, names)
+        follower = self._find(id)
+        refuse_own_wake_stream(follower.subscription.config, names)
         self._refuse_if_full()
-        self._membership.add(member, names)
-        self._ledger.save(member.subscription)
+        self._links.add(follower, names)
+        self._store.save(follower.subscription)
 
     def remove_stream(self, id: str, name: str) -> None:
-        member = self._find(id)
-        self._membership.remove(member, name)
-        self._wakes.settle(member)
+        follower = self._find(id)
+        self._links.remove(follower, name)
+        self._dispatcher.save_and_schedule(follower)
 
     def claim(self, id: str, worker: str) -> dict[str, Any]:
-        member = self._find(id, Kind.PULL_WAKE)
-        subscription = member.subscription
+        follower = self._find(id, Kind.PULL_WAKE)
+        subscription = follower.subscription
         now_ms = self._engine.steady.now_ms()
         decision = model.decide_claim(subscription, worker, new_wake_id(), now_ms)
-        self._wakes.carry_out(member, decision)
+        self._dispatcher.carry_out(follower, decision)
         wake = subscription.delivery.wake
         assert wake is not None, "whoever claims holds a wake"
         token = self._tokens.issue(id, wake.generation, now_ms)
-        return documents.claimed(subscription, wake, token)
+        return payloads.claimed(subscription, wake, token)
 
     def answer(self, id: str, kind: Kind, token: str, answer: Answer) -> dict[str, Any]:
         """A callback (webhook) or an ack (pull-wake)."""
-        member = self._find(id, kind)
-        subscription = member.subscription
+        follower = self._find(id, kind)
+        subscription = follower.subscription
         now_ms = self._engine.steady.now_ms()
         generation = self._tokens.generation(token, id, now_ms)
         decision = model.decide_answer(subscription, answer, generation, now_ms, self._is_boundary)
-        self._wakes.carry_out(member, decision)
+        self._dispatcher.carry_out(follower, decision)
         return {"ok": True, "next_wake": answer.done and bool(subscription.pending)}
 
     def release(self, id: str, token: str, answer: Answer) -> None:
-        member = self._find(id, Kind.PULL_WAKE)
+        follower = self._find(id, Kind.PULL_WAKE)
         generation = self._tokens.generation(token, id, self._engine.steady.now_ms())
-        self._wakes.carry_out(member, model.decide_release(member.subscription, answer, generation))
+        self._dispatcher.carry_out(
+            follower, model.decide_release(follower.subscription, answer, generation)
+        )
 
     def jwks(self) -> dict[str, Any]:
         return self._key.jwks
 
-    def _find(self, id: str, kind: Kind | None = None) -> Member:
-        member = self._members.get(id)
-        if member is None:
+    def _find(self, id: str, kind: Kind | None = None) -> Follower:
+        follower = self._followers.get(id)
+        if follower is None:
             raise not_found(id)
-        actual = member.subscription.config.kind
+        actual = follower.subscription.config.kind
         if kind is not None and actual is not kind:
             raise invalid(f"The subscription {id!r} is of type {actual}; this is for {kind}.")
-        return member
+        return follower
 
     def _is_boundary(self, name: str, position: Position) -> bool:
         stream = self._engine.streams.get(name)

@@ -15,10 +15,10 @@ from typing import Any, Final
 from headrace.errors import InvalidName, InvalidOffset
 from headrace.protocol import names
 from headrace.protocol.offsets import parse_token
+from headrace.subscriptions.callback_urls import URL_BYTES_MAX
 from headrace.subscriptions.errors import Code, SubscriptionRefused, invalid
 from headrace.subscriptions.globs import Glob, check_bounds
 from headrace.subscriptions.model import Ack, Answer, Kind, SubscriptionConfig
-from headrace.subscriptions.targets import URL_BYTES_MAX
 
 LEASE_TTL_MS_MIN: Final = 1_000
 LEASE_TTL_MS_MAX: Final = 600_000
@@ -216,12 +216,12 @@ def _parse_ack(value: object) -> Ack:
         raise SubscriptionRefused(Code.INVALID_OFFSET, refusal.detail) from None
 
 
-def _text(document: Document, member: str, chars_max: int | None = None) -> str | None:
-    value = document.get(member)
+def _text(document: Document, follower: str, chars_max: int | None = None) -> str | None:
+    value = document.get(follower)
     if value is None:
         return None
     if not isinstance(value, str):
-        raise invalid(f"{member} must be a string.")
+        raise invalid(f"{follower} must be a string.")
     if chars_max is not None and len(value) > chars_max:
-        raise invalid(f"{member} must not exceed {chars_max} characters.")
+        raise invalid(f"{follower} must not exceed {chars_max} characters.")
     return value

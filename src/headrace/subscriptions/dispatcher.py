@@ -1,9 +1,9 @@
-"""Wakes at run time: does what the model decides, and tells it what has happened.
+"""Runs wakes: carries out what `model` decides, and reports to it what happened.
 
-Everything runs on the event loop and to completion. What a stream's growth brings about is put
-off to the next turn of the loop: an append does not wait for it, appends of one turn make one
-wake, and a wake stream that wakes another subscription does not recurse. Each subscription has
-at most one timer, for its lease or for its next attempt.
+Everything runs on the event loop without awaiting in between. The effect of an append is deferred
+to the next turn of the loop, for three reasons: the append does not wait for it, all appends of
+one turn cause one wake, and a wake stream that wakes another subscription does not recurse. Each
+subscription has at most one timer: for its lease, or for its next delivery attempt.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from headrace.engine.engine import AppendOutcome, Engine
 from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError
 from headrace.protocol.requests import Append
-from headrace.subscriptions import documents, model
+from headrace.subscriptions import model, payloads
 from headrace.subscriptions.delivery import (
     Delivered,
     Deliveries,
     Failed,
     Outgoing,
-    Poster,
+    Sender,
     host_of_url,
 )
-from headrace.subscriptions.documents import Urls
 from headrace.subscriptions.errors import SubscriptionRefused
-from headrace.subscriptions.ledger import Ledger
-from headrace.subscriptions.membership import Member
+from headrace.subscriptions.links import Follower
 from headrace.subscriptions.model import Kind, Step
+from headrace.subscriptions.payloads import Urls
 from headrace.subscriptions.signing import CallbackTokens, SigningKey
+from headrace.subscriptions.store import SubscriptionStore
 
 logger = logging.getLogger(__name__)
 
@@ -47,34 +47,36 @@ ANNOUNCED_PER_TURN: Final = 100  # a wake event is an append
 
 
 @dataclass(frozen=True, slots=True)
-class Stationery:
-    """What a webhook is written with."""
+class WebhookSigner:
+    """What a webhook needs besides its subscription: URLs, the signing key, callback tokens."""
 
     urls: Urls
     key: SigningKey
     tokens: CallbackTokens
 
 
-class Wakes:
+class Dispatcher:
     def __init__(
         self,
         engine: Engine,
-        poster: Poster,
-        stationery: Stationery,
-        ledger: Ledger,
+        sender: Sender,
+        signer: WebhookSigner,
+        store: SubscriptionStore,
         timeout_secs: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.deliveries: Counter[str] = Counter()
         self._engine = engine
-        self._stationery = stationery
-        self._ledger = ledger
+        self._signer = signer
+        self._store = store
         self._timeout_secs = timeout_secs
         self._loop = loop
-        self._posts: Deliveries[Member] = Deliveries(poster, self._prepare, self._finish, _host_of)
-        self._wake_streams: defaultdict[str, dict[Member, None]] = defaultdict(dict)
-        self._timers: dict[Member, asyncio.TimerHandle] = {}
-        self._due: dict[Member, None] = {}
+        self._posts: Deliveries[Follower] = Deliveries(
+            sender, self._prepare, self._finish, _host_of
+        )
+        self._wake_streams: defaultdict[str, dict[Follower, None]] = defaultdict(dict)
+        self._timers: dict[Follower, asyncio.TimerHandle] = {}
+        self._due: dict[Follower, None] = {}
         self._failure: asyncio.Future[None] = loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -120,124 +122,124 @@ class Wakes:
 
     # -- steps -----------------------------------------------------------------------------
 
-    def admit(self, member: Member) -> None:
-        wake_stream = member.subscription.config.wake_stream
+    def admit(self, follower: Follower) -> None:
+        wake_stream = follower.subscription.config.wake_stream
         if wake_stream is not None:
-            self._wake_streams[wake_stream][member] = None
+            self._wake_streams[wake_stream][follower] = None
 
-    def resume(self, member: Member) -> None:
+    def resume(self, follower: Follower) -> None:
         """A subscription of an earlier run goes on where that left it."""
-        subscription = member.subscription
+        subscription = follower.subscription
         wake, is_webhook = subscription.delivery.wake, subscription.config.kind is Kind.WEBHOOK
         if wake is not None and wake.holder is None:
             if wake.lease_until_ms is not None:
                 # The webhook was under way when the process ended, and nobody heard the answer.
                 now_ms = self._engine.steady.now_ms()
                 step = model.decide_failed(subscription, wake.id, now_ms, random.random())
-                self.carry_out(member, step)
+                self.carry_out(follower, step)
                 return
             if not is_webhook or not subscription.is_failing:
-                self._tell(member, wake.id)
-        self.settle(member)
+                self._tell(follower, wake.id)
+        self.save_and_schedule(follower)
 
-    def dismiss(self, member: Member) -> None:
+    def dismiss(self, follower: Follower) -> None:
         """Nothing happens for this subscription any more."""
-        model.apply(member.subscription, Step(member.subscription.delivery.ended()))
-        self._posts.drop(member)
-        self._due.pop(member, None)
-        self._disarm(member)
-        wake_stream = member.subscription.config.wake_stream
+        model.apply(follower.subscription, Step(follower.subscription.delivery.ended()))
+        self._posts.drop(follower)
+        self._due.pop(follower, None)
+        self._disarm(follower)
+        wake_stream = follower.subscription.config.wake_stream
         if wake_stream is not None:
-            del self._wake_streams[wake_stream][member]
+            del self._wake_streams[wake_stream][follower]
             if not self._wake_streams[wake_stream]:
                 del self._wake_streams[wake_stream]
 
-    def carry_out(self, member: Member, decision: Step | SubscriptionRefused | None) -> None:
+    def carry_out(self, follower: Follower, decision: Step | SubscriptionRefused | None) -> None:
         if isinstance(decision, SubscriptionRefused):
             raise decision
         if decision is not None:
-            model.apply(member.subscription, decision)
-            self.settle(member)
+            model.apply(follower.subscription, decision)
+            self.save_and_schedule(follower)
 
-    def settle(self, member: Member) -> None:
-        """Whatever just changed, write it down, and see to it that what must follow will."""
-        self._ledger.save(member.subscription)
-        self.wake_soon(member)
-        self._disarm(member)
-        due_at_ms = member.subscription.due_at_ms
+    def save_and_schedule(self, follower: Follower) -> None:
+        """Store what just changed; wake if there is something new; set the timer again."""
+        self._store.save(follower.subscription)
+        self.wake_soon(follower)
+        self._disarm(follower)
+        due_at_ms = follower.subscription.due_at_ms
         if due_at_ms is not None and not self._stopped:
             left_ms = due_at_ms - self._engine.steady.now_ms()
-            # Of an earlier run the wall clock may have been another: no wait is longer than it
-            # was when it began.
-            delay_ms = min(max(0, left_ms), model.longest_wait_ms(member.subscription))
-            self._timers[member] = self._loop.call_later(
-                delay_ms / 1000, self._guarded, self._on_timer, member
+            # The time may come from an earlier run with another wall clock: no wait is longer
+            # than it was when it began.
+            delay_ms = min(max(0, left_ms), model.longest_wait_ms(follower.subscription))
+            self._timers[follower] = self._loop.call_later(
+                delay_ms / 1000, self._guarded, self._on_timer, follower
             )
 
-    def _disarm(self, member: Member) -> None:
-        timer = self._timers.pop(member, None)
+    def _disarm(self, follower: Follower) -> None:
+        timer = self._timers.pop(follower, None)
         if timer is not None:
             timer.cancel()
 
-    def _on_timer(self, member: Member) -> None:
+    def _on_timer(self, follower: Follower) -> None:
         """The timer is the truth: what it was armed by may be of another run, and its clock."""
-        del self._timers[member]
-        subscription = member.subscription
+        del self._timers[follower]
+        subscription = follower.subscription
         wake = subscription.delivery.wake
         assert wake is not None, "a timer runs for a wake"
         if wake.lease_until_ms is None:
-            self._posts.enqueue(member, repeat=True)
+            self._posts.enqueue(follower, repeat=True)
             return
         now_ms = self._engine.steady.now_ms()
-        self.carry_out(member, model.decide_expiry(subscription, now_ms, random.random()))
+        self.carry_out(follower, model.decide_expiry(subscription, now_ms, random.random()))
 
     # -- waking ----------------------------------------------------------------------------
 
-    def wake_soon(self, member: Member) -> None:
+    def wake_soon(self, follower: Follower) -> None:
         """Runs within every append to a stream that is subscribed to."""
-        subscription = member.subscription
+        subscription = follower.subscription
         if subscription.delivery.wake is None and subscription.pending:
             if not self._due:
                 self._loop.call_soon(self._guarded, self._wake_due)
-            self._due[member] = None
+            self._due[follower] = None
 
     def _wake_due(self) -> None:
         until = monotonic() + TURN_SECS
         while self._due:
-            member = next(iter(self._due))
-            del self._due[member]
-            self._wake(member)
+            follower = next(iter(self._due))
+            del self._due[follower]
+            self._wake(follower)
             if monotonic() >= until:
                 break
         if self._due:
             self._loop.call_soon(self._guarded, self._wake_due)
 
-    def _wake(self, member: Member) -> None:
-        step = model.decide_wake(member.subscription, new_wake_id())
+    def _wake(self, follower: Follower) -> None:
+        step = model.decide_wake(follower.subscription, new_wake_id())
         if step is None:
             return
-        self.carry_out(member, step)
+        self.carry_out(follower, step)
         wake = step.delivery.wake
         assert wake is not None, "a wake was decided"
-        self._tell_durable(member, wake.id)
+        self._tell_durable(follower, wake.id)
 
-    def _tell_durable(self, member: Member, wake_id: str) -> None:
+    def _tell_durable(self, follower: Follower, wake_id: str) -> None:
         """Nobody hears of a wake before it is durable: no other may ever have its generation."""
-        self._engine.settle_documents(lambda: self._guarded(self._tell, member, wake_id))
+        self._engine.settle_documents(lambda: self._guarded(self._tell, follower, wake_id))
 
-    def _tell(self, member: Member, wake_id: str) -> None:
+    def _tell(self, follower: Follower, wake_id: str) -> None:
         """Hand a wake over, unless it is over or has been claimed by now."""
-        wake = member.subscription.delivery.wake
+        wake = follower.subscription.delivery.wake
         if wake is None or wake.id != wake_id or wake.holder is not None:
             return
-        if member.subscription.config.kind is Kind.WEBHOOK:
-            self._posts.enqueue(member, repeat=False)
+        if follower.subscription.config.kind is Kind.WEBHOOK:
+            self._posts.enqueue(follower, repeat=False)
         else:
-            self._announce(member)
+            self._announce(follower)
 
-    def _announce(self, member: Member) -> None:
+    def _announce(self, follower: Follower) -> None:
         """Write the wake event. If that fails the wake stays, and can be claimed without it."""
-        subscription = member.subscription
+        subscription = follower.subscription
         wake = subscription.delivery.wake
         name = subscription.config.wake_stream
         assert wake is not None, "there is a wake to announce"
@@ -253,7 +255,7 @@ class Wakes:
         except HeadraceError as refusal:
             written(refusal)
             return
-        body = orjson.dumps(documents.wake_event(subscription, wake, self._engine.clock.now_ms()))
+        body = orjson.dumps(payloads.wake_event(subscription, wake, self._engine.clock.now_ms()))
         if not stream.state.is_json:
             body += b"\n"
         self._engine.append(stream, Append(body, stream.state.config.content_type), written)
@@ -266,38 +268,38 @@ class Wakes:
     def _announce_all(self, wake_stream: str) -> None:
         self._announce_some(list(self._wake_streams.get(wake_stream, ())))
 
-    def _announce_some(self, members: list[Member]) -> None:
-        for member in members[:ANNOUNCED_PER_TURN]:
-            wake = member.subscription.delivery.wake
+    def _announce_some(self, followers: list[Follower]) -> None:
+        for follower in followers[:ANNOUNCED_PER_TURN]:
+            wake = follower.subscription.delivery.wake
             if wake is not None:
-                self._tell_durable(member, wake.id)
-        if len(members) > ANNOUNCED_PER_TURN:
-            rest = members[ANNOUNCED_PER_TURN:]
+                self._tell_durable(follower, wake.id)
+        if len(followers) > ANNOUNCED_PER_TURN:
+            rest = followers[ANNOUNCED_PER_TURN:]
             self._loop.call_soon(self._guarded, self._announce_some, rest)
 
     # -- webhooks --------------------------------------------------------------------------
 
-    def _prepare(self, member: Member) -> Outgoing | None:
-        subscription = member.subscription
+    def _prepare(self, follower: Follower) -> Outgoing | None:
+        subscription = follower.subscription
         now_ms = self._engine.steady.now_ms()
         step = model.decide_attempt(subscription, now_ms)
         if step is None:
             return None
-        self.carry_out(member, step)
+        self.carry_out(follower, step)
         wake = step.delivery.wake
         url = subscription.config.webhook_url
         assert wake is not None, "an attempt is made for a wake"
         assert url is not None, "an attempt is made for a webhook"
-        pen = self._stationery
+        pen = self._signer
         token = pen.tokens.issue(subscription.id, wake.generation, now_ms)
         callback_url = pen.urls.callback(subscription)
-        body = orjson.dumps(documents.webhook_body(subscription, wake, callback_url, token))
+        body = orjson.dumps(payloads.webhook_body(subscription, wake, callback_url, token))
         lease_secs = subscription.config.lease_ttl_ms / 1000
         signature = pen.key.signature(body, self._engine.clock.now_ms())
         return Outgoing(wake.id, url, signature, body, min(self._timeout_secs, lease_secs))
 
-    def _finish(self, member: Member, outgoing: Outgoing, result: Delivered | Failed) -> None:
-        subscription = member.subscription
+    def _finish(self, follower: Follower, outgoing: Outgoing, result: Delivered | Failed) -> None:
+        subscription = follower.subscription
         if isinstance(result, Delivered):
             self.deliveries["delivered"] += 1
             step = model.decide_delivered(subscription, outgoing.wake_id, done=result.done)
@@ -307,11 +309,11 @@ class Wakes:
             logger.warning("a webhook was not delivered", extra=facts)
             now_ms = self._engine.steady.now_ms()
             step = model.decide_failed(subscription, outgoing.wake_id, now_ms, random.random())
-        self.carry_out(member, step)
+        self.carry_out(follower, step)
 
 
-def _host_of(member: Member) -> str:
-    return host_of_url(member.subscription.config.webhook_url or "")
+def _host_of(follower: Follower) -> str:
+    return host_of_url(follower.subscription.config.webhook_url or "")
 
 
 def new_wake_id() -> str:

@@ -11,16 +11,16 @@ from typing import Any, Final
 import httpx
 import orjson
 
+from headrace.subscriptions.callback_urls import Address, Target, TargetRules, parse_target, resolve
 from headrace.subscriptions.delivery import Delivered, Failed, Outgoing
 from headrace.subscriptions.errors import SubscriptionRefused
-from headrace.subscriptions.targets import Address, Target, TargetRules, parse_target, resolve
 
 ANSWER_BYTES_MAX: Final = 64 * 1024  # {"done": true} is 14
 CONNECT_SECS_MAX: Final = 3.0  # per address, so that a dead first one leaves time for the next
 logger = logging.getLogger(__name__)
 
 
-class HttpPoster:
+class WebhookSender:
     """Sends one webhook at a time to where the rules allow it."""
 
     def __init__(self, rules: TargetRules, tls: ssl.SSLContext | None = None) -> None:

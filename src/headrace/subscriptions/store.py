@@ -1,4 +1,4 @@
-"""What is kept of subscriptions beyond the process: which documents, and what stands in them.
+"""What survives a restart of each subscription: which documents are stored, and their content.
 
     keys/webhook                     the private key that signs webhooks
     keys/token                       the secret behind callback and claim tokens
@@ -7,9 +7,9 @@
     subscriptions/ID/tails           what finishing that wake acknowledges
     subscriptions/ID/links/STREAM    how far one stream is acknowledged
 
-A stream that a glob found when it was created, and of which nothing is acknowledged, has no
-document: following it from its start is what a restart does with a stream it knows nothing of.
-Links name their stream by id, too, so that a stream of the same name is not taken for it.
+A stream that matched a glob at its creation, and of which nothing is acknowledged yet, has no
+document: after a restart an unknown stream is followed from its start anyway. Links store the
+stream's id as well as its name, so that a stream recreated under the name is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LinkRecord(msgspec.Struct, array_like=True):
         return None if self.acked is None else Position(*self.acked)
 
 
-class Kept(NamedTuple):
+class StoredSubscription(NamedTuple):
     """A subscription of an earlier run: itself, and what is known of its streams and its wake."""
 
     subscription: Subscription
@@ -92,7 +92,7 @@ class Kept(NamedTuple):
     tails: list[TailRecord]
 
 
-class Ledger:
+class SubscriptionStore:
     """Writes down what changed, and only that."""
 
     def __init__(self, engine: Engine) -> None:
@@ -172,12 +172,12 @@ class Ledger:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def recover(self) -> Iterator[Kept]:
+    def recover(self) -> Iterator[StoredSubscription]:
         """The subscriptions of earlier runs, in the order of their ids."""
         documents = self._engine.take_documents(SUBSCRIPTIONS)
-        found: dict[str, Kept] = {}
+        found: dict[str, StoredSubscription] = {}
         for name in sorted(name for name in documents if "/" not in name):
-            found[name] = Kept(
+            found[name] = StoredSubscription(
                 _decode_subscription(name, documents.pop(name)),
                 {},
                 msgspec.msgpack.decode(documents.pop(f"{name}/delivery"), type=DeliveryRecord),
@@ -197,7 +197,7 @@ class Ledger:
             self._engine.keep(dict.fromkeys(orphans))
         return iter(found.values())
 
-    def restore_delivery(self, kept: Kept) -> None:
+    def restore_delivery(self, kept: StoredSubscription) -> None:
         """Once its links are in place: what a wake says of streams that are gone is void."""
         subscription, record = kept.subscription, kept.delivery
         links = subscription.links
