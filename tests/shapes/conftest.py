@@ -55,7 +55,7 @@ def follow(shapes: ShapesProcess, db: psycopg.Connection, schema: str) -> Iterat
     made: list[Follower] = []
 
     def make(**params: str) -> Follower:
-        made.append(Follower(shapes.url, f"{schema}.items", **params))
+        made.append(Follower(shapes.url, **{"table": f"{schema}.items", **params}))
         return made[-1]
 
     yield make

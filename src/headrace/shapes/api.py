@@ -38,7 +38,7 @@ from headrace.shapes.definition import (
 )
 from headrace.shapes.logs import CHUNK_BYTES, Chunk, LogBroken
 from headrace.shapes.sending import Held, ImpatientResponse
-from headrace.shapes.service import Shape, Shapes, TooManyShapes
+from headrace.shapes.service import Shape, Shapes, TableChanged, TooManyShapes
 
 LONG_POLL_SECS = 20.0
 SSE_SECS = 60.0
@@ -193,7 +193,7 @@ class ShapeApi:
             return JSONResponse(body, status_code=400, headers={"cache-control": "no-store"})
         except psycopg.errors.LockNotAvailable:
             return _unavailable("The table is locked by a long transaction; try again.")
-        except (psycopg.OperationalError, TooManyShapes, TimeoutError, httpx.HTTPError) as error:
+        except (psycopg.Error, TooManyShapes, TableChanged, TimeoutError, httpx.HTTPError) as error:
             return _unavailable(str(error).strip() or type(error).__name__)
         except HeadraceError as error:
             return _unavailable(error.detail)

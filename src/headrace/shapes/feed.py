@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import merge
+from struct import Struct
 from typing import TypeVar
 
 import orjson
 import psycopg
-from psycopg import sql
 
 from headrace.postgres.pgoutput import (
     Begin,
@@ -29,7 +30,8 @@ from headrace.postgres.pgoutput import (
 from headrace.postgres.replication import Replication, open_replication
 from headrace.postgres.slot_names import check_database
 from headrace.postgres.values import encoder
-from headrace.shapes.tables import PUBLICATION, Row, Table, connect
+from headrace.shapes.catalog import PUBLICATION, ensure_publication
+from headrace.shapes.tables import Row, Table, connect
 
 POLL_SECS = 0.5
 BATCH_CHANGES = 2000
@@ -37,37 +39,60 @@ BATCH_BYTES = 4 << 20
 ACKNOWLEDGE_EVERY_POLLS = 20
 RETRY_FIRST_SECS = 0.1
 RETRY_LAST_SECS = 5.0
+_U32 = Struct(">I")
+_OLD_ROW = ord("O")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Changed:
+    """A row that changed, with all its columns before and after. `number` counts in its part."""
+
+    number: int
+    old: Row | None
+    new: Row | None
+
+
 @dataclass
 class Transaction:
-    """What one transaction did, by table; or a part of that. The last part has an `end_lsn`."""
+    """What one transaction did, by the oid of the table; or a part of that.
+
+    Only the last part has an `end_lsn`.
+    """
 
     xid: int = 0
     is_first_part: bool = True
     commit_lsn: int = 0
     end_lsn: int = 0
     size_bytes: int = 0
-    changes: dict[str, list[tuple[Row | None, Row | None]]] = field(default_factory=dict)
-    truncated: set[str] = field(default_factory=set)
-    described: dict[str, Relation] = field(default_factory=dict)
-
-    @property
-    def changes_count(self) -> int:
-        return len(self.truncated) + sum(map(len, self.changes.values()))
+    count: int = 0
+    changes: dict[int, list[Changed]] = field(default_factory=dict)
+    truncated: set[int] = field(default_factory=set)
+    incomplete: set[int] = field(default_factory=set)  # tables with changes of unknown old rows
+    described: dict[int, Relation] = field(default_factory=dict)
 
     @property
     def is_last_part(self) -> bool:
         return self.end_lsn > 0
 
-    def reshapes(self, relation: str, table: Table) -> bool:
-        """Whether the table has other columns now than a shape knows."""
-        found = self.described.get(relation)
-        return found is not None and [c.name for c in found.columns] != [
-            c.name for c in table.columns
-        ]
+    def ends(self, table: Table) -> bool:
+        """Whether a shape of the table cannot go on behind this."""
+        return (
+            not table.members.isdisjoint(self.truncated)
+            or not table.members.isdisjoint(self.incomplete)
+            or any(
+                not table.is_still(oid, self.described[oid])
+                for oid in table.members & self.described.keys()
+            )
+        )
+
+    def of(self, table: Table) -> list[Changed]:
+        """The changes of a table's rows, in their order."""
+        if len(table.members) == 1:
+            return self.changes.get(table.oid, [])
+        lists = [self.changes[oid] for oid in table.members & self.changes.keys()]
+        return list(merge(*lists, key=lambda changed: changed.number))
 
 
 class Feed:
@@ -81,11 +106,7 @@ class Feed:
         """Make publication and slot where they are missing; whether the slot is a new one."""
         with connect(self._url) as connection:
             check_database(connection, self._slot)
-            if not connection.execute(
-                "select 1 from pg_publication where pubname = %s", (PUBLICATION,)
-            ).fetchone():
-                name = sql.Identifier(PUBLICATION)
-                connection.execute(sql.SQL("create publication {}").format(name))
+            ensure_publication(connection)
             found = connection.execute(
                 "select coalesce(wal_status, 'lost') from pg_replication_slots"
                 " where slot_name = %s",
@@ -183,7 +204,7 @@ class _Gathered:
             part = self._current
             batch = [part]
             self._current = Transaction(part.xid, False, part.commit_lsn)
-        self._changes = self._current.changes_count
+        self._changes = self._current.count
         self._size_bytes = self._current.size_bytes
         return batch
 
@@ -193,28 +214,40 @@ class _Gathered:
                 self._current = Transaction(xid=told.xid)
                 self.is_inside = True
             elif isinstance(told, Described):
-                self._current.described[told.relation.table] = told.relation
+                self._current.described[_oid(message)] = told.relation
             elif isinstance(told, Commit):
                 self._end(told.end_lsn)
             else:
-                _take(self._current, told)
-                self._current.size_bytes += len(message)
+                _take(self._current, told, message)
                 self._size_bytes += len(message)
                 self._changes += 1
 
     def _end(self, end_lsn: int) -> None:
         self.is_inside = False
         self._current.end_lsn = end_lsn
-        if self._current.changes_count or not self._current.is_first_part:
+        if self._current.count or not self._current.is_first_part:
             self._done.append(self._current)
         self._current = Transaction()
 
 
-def _take(current: Transaction, change: Change) -> None:
+def _take(current: Transaction, change: Change, message: bytes) -> None:
     current.commit_lsn = lsn_number(change.lsn)
+    current.size_bytes += len(message)
+    current.count += 1
     if change.op == "truncate":
-        current.truncated.add(change.table)
+        (count,) = _U32.unpack_from(message, 1)
+        current.truncated |= set(Struct(f">{count}I").unpack_from(message, 6))
+        return
+    oid = _oid(message)
+    if change.op != "insert" and message[5] != _OLD_ROW:
+        current.incomplete.add(oid)  # its replica identity is no longer full
         return
     old = None if change.old is None else orjson.loads(change.old)
     new = None if change.value is None else orjson.loads(change.value)
-    current.changes.setdefault(change.table, []).append((old, new))
+    current.changes.setdefault(oid, []).append(Changed(current.count, old, new))
+
+
+def _oid(message: bytes) -> int:
+    """Of the table that a message is about: its name may be another one's by now."""
+    oid: int = _U32.unpack_from(message, 1)[0]
+    return oid

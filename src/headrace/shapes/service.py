@@ -22,7 +22,7 @@ import psycopg
 
 from headrace.client import Client, Retry
 from headrace.errors import HeadraceError, Refused
-from headrace.shapes import tables
+from headrace.shapes import catalog, tables
 from headrace.shapes.definition import BadRequest, Definition, Offset
 from headrace.shapes.feed import BATCH_BYTES, Feed, Transaction
 from headrace.shapes.logs import ShapeLog
@@ -31,12 +31,17 @@ from headrace.shapes.tables import Snapshot, Table
 
 SHAPES_MAX = 1000
 WAITING_BYTES_MAX = 16 << 20
-REGISTRY_VERSION = 2  # logs of earlier ones do not say where transactions end
+REGISTRY_VERSION = 3  # before, it was not said where transactions end, or which table it was
+WATCH_SECS = 0.5
 logger = logging.getLogger(__name__)
 
 
 class TooManyShapes(RuntimeError):
     """The limit on shapes is reached."""
+
+
+class TableChanged(RuntimeError):
+    """A table was altered or dropped while a shape of it was made."""
 
 
 @dataclass
@@ -83,6 +88,8 @@ class Shapes:
         await asyncio.to_thread(self._recover)
         self._thread = threading.Thread(target=self._follow, name="shapes-feed", daemon=True)
         self._thread.start()
+        self._watcher = threading.Thread(target=self._watch, name="shapes-watch", daemon=True)
+        self._watcher.start()
 
     def drain(self) -> None:
         """On the loop: whoever waits for news gets an answer now, and comes back elsewhere."""
@@ -93,6 +100,7 @@ class Shapes:
     async def stop(self) -> None:
         self._stop.set()
         await asyncio.to_thread(self._thread.join, 10)
+        await asyncio.to_thread(self._watcher.join, 10)
         await self._http.aclose()
         self._client.close()
 
@@ -122,8 +130,8 @@ class Shapes:
         if item.get("version") != REGISTRY_VERSION:
             return None
         try:
-            table = tables.describe(connection, definition)
-            if table.schema_header != item["schema"]:
+            table = catalog.describe(connection, definition)
+            if table.identity != item["identity"]:
                 return None
             shape = Shape(handle, definition, table, self._log(handle), waiting=None)
             assert isinstance(stored, dict), "as it was written"
@@ -161,14 +169,11 @@ class Shapes:
             raise TooManyShapes(f"There are {SHAPES_MAX} shapes already.")
         handle = f"{secrets.randbelow(10**8)}-{time.time_ns() // 1000}"
         with tables.connect(self._url) as connection:
-            table = tables.describe(connection, definition)
+            table = catalog.describe(connection, definition)
             tables.clause(definition, table)
-            try:
-                tables.publish(connection, table)
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise BadRequest(
-                    table=f"cannot be followed: {error.diag.message_primary}"
-                ) from error
+            catalog.publish(connection, definition, table)
+            # As it is now that it is published: whatever changes from here on will be noticed.
+            table = catalog.describe(connection, definition)
             shape = Shape(handle, definition, table, self._log(handle))
             shape.log.create()
             # From here on transactions wait for the shape; what was done before, the snapshot has.
@@ -193,6 +198,10 @@ class Shapes:
                 shape.log.append(
                     ((0, number), writer.snapshot(row)) for number, row in enumerate(rows)
                 )
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+            raise TableChanged("The table was changed while it was read; try again.") from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise BadRequest(table=f"cannot be read: {error.diag.message_primary}") from error
         except (psycopg.DataError, psycopg.ProgrammingError) as error:
             sentence = error.diag.message_primary or str(error)
             raise BadRequest(where=sentence) from error
@@ -213,7 +222,7 @@ class Shapes:
             "operation": "create",
             "handle": shape.handle,
             "definition": asdict(shape.definition),
-            "schema": shape.table.schema_header,
+            "identity": shape.table.identity,
             "snapshot": asdict(shape.snapshot),
             "version": REGISTRY_VERSION,
         }
@@ -230,6 +239,33 @@ class Shapes:
         except Exception as error:
             self.failure = error
             logger.exception("the feed of shapes ended")
+
+    def _watch(self) -> None:
+        """End shapes whose tables have become others. A message would come with a row, if ever."""
+        connection: psycopg.Connection | None = None
+        wait_secs = WATCH_SECS
+        while not self._stop.wait(wait_secs):
+            begun = time.monotonic()
+            try:
+                connection = connection or tables.connect(self._url)
+                self._compare(connection)
+            except (psycopg.Error, HeadraceError) as error:
+                logger.warning("tables cannot be looked at: %s", str(error).strip())
+                if connection is not None:
+                    connection.close()
+                connection = None
+            wait_secs = max(WATCH_SECS, 10 * (time.monotonic() - begun))
+        if connection is not None:
+            connection.close()
+
+    def _compare(self, connection: psycopg.Connection) -> None:
+        shapes = [s for s in list(self._by_key.values()) if s.waiting is None]
+        now = catalog.identities(connection, {shape.table.oid for shape in shapes})
+        for shape in shapes:
+            identity, _ = now.get(shape.table.oid, ("", []))
+            if identity != shape.table.identity:
+                logger.info("shape %s ends: its table is another one", shape.handle)
+                self.drop(shape)
 
     def _take(self, connection: psycopg.Connection, batch: list[Transaction]) -> psycopg.Connection:
         """Give a batch to every shape it concerns, outlasting a Postgres that is away."""
@@ -266,10 +302,9 @@ class Shapes:
     ) -> None:
         if shape.is_dropped:
             return
-        relation = shape.definition.relation
         assert shape.snapshot is not None, "a shape that no longer waits has one"
         news = [done for done in batch if not shape.snapshot.saw(done.commit_lsn, done.xid)]
-        if any(relation in done.truncated or done.reshapes(relation, shape.table) for done in news):
+        if any(done.ends(shape.table) for done in news):
             self._drop(shape)
             return
         try:
@@ -290,9 +325,8 @@ class Shapes:
         self, connection: psycopg.Connection, shape: Shape, news: list[Transaction]
     ) -> Iterator[bool]:
         """Of every old and every new row in turn, whether it belongs to the shape."""
-        relation = shape.definition.relation
-        changes = (change for done in news for change in done.changes.get(relation, ()))
-        rows = [row for change in changes for row in change if row is not None]
+        changes = (change for done in news for change in done.of(shape.table))
+        rows = [row for each in changes for row in (each.old, each.new) if row is not None]
         return iter(tables.matches(connection, shape.definition, shape.table, rows))
 
     def _entries(
@@ -302,10 +336,10 @@ class Shapes:
         for done in news:
             if done.is_first_part:
                 shape.numbering.begin()
-            for old, new in done.changes.get(shape.definition.relation, ()):
-                old_belongs = old is not None and next(belongs)
-                new_belongs = new is not None and next(belongs)
-                change = RowChange(done.xid, old, new, old_belongs, new_belongs)
+            for each in done.of(shape.table):
+                old_belongs = each.old is not None and next(belongs)
+                new_belongs = each.new is not None and next(belongs)
+                change = RowChange(done.xid, each.old, each.new, old_belongs, new_belongs)
                 for entry in writer.entries(change):
                     yield from shape.numbering.number(done.commit_lsn, entry)
             if done.is_last_part:

@@ -11,31 +11,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from headrace.postgres.pgoutput import lsn_number
+from headrace.postgres.pgoutput import Relation, lsn_number
 from headrace.postgres.values import SESSION
-from headrace.shapes.definition import BadRequest, Definition
+from headrace.shapes.definition import Definition
 from headrace.shapes.where import compile_where
 
-PUBLICATION = "headrace_shapes"
-SYSTEM_SCHEMAS = frozenset({"information_schema", "headrace"})
-LOCK_SECS = 10
 QUERY_BYTES = 1 << 19
 Row = dict[str, str | None]
-
-_COLUMNS = """
-select a.attname, coalesce(e.typname, t.typname), e.oid is not null, a.attnotnull,
-       greatest(a.attndims, 1), a.atttypmod,
-       coalesce(array_position(i.indkey::int2[], a.attnum), -1)
-from pg_class c
-join pg_namespace n on n.oid = c.relnamespace
-join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-  and a.attgenerated = ''
-join pg_type t on t.oid = a.atttypid
-left join pg_type e on e.oid = t.typelem and t.typcategory = 'A'
-left join pg_index i on i.indrelid = c.oid and i.indisprimary
-where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
-order by a.attnum
-"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +29,7 @@ class Column:
     dims: int
     modifier: int
     key_index: int  # -1 outside the primary key
+    type_oid: int
 
     def described(self) -> dict[str, Any]:
         """As the header electric-schema has it."""
@@ -71,6 +54,18 @@ class Table:
     columns: tuple[Column, ...]
     selected: tuple[str, ...]
     keys: tuple[str, ...]
+    oid: int
+    members: frozenset[int]
+    """The oids of the tables whose rows are its own: itself, and its partitions or heirs."""
+    identity: str
+
+    def is_still(self, oid: int, relation: Relation) -> bool:
+        """Whether the table is what it was, by what replication says of it or of a member."""
+        was = [(column.name, column.type_oid, column.modifier) for column in self.columns]
+        now = [(column.name, column.type_oid, column.type_modifier) for column in relation.columns]
+        if oid == self.oid:
+            return was == now and relation.table == f"{self.schema}.{self.name}"
+        return set(was) <= set(now)  # in an order of its own, and perhaps with more
 
     @property
     def schema_header(self) -> str:
@@ -106,67 +101,6 @@ def connect(url: str) -> psycopg.Connection:
     return psycopg.connect(
         url, autocommit=True, options=SESSION, application_name="headrace shapes"
     )
-
-
-def describe(connection: psycopg.Connection, definition: Definition) -> Table:
-    if definition.schema in SYSTEM_SCHEMAS or definition.schema.startswith("pg_"):
-        raise BadRequest(table=f"is in {definition.schema}, which is not for shapes")
-    rows = connection.execute(_COLUMNS, (definition.schema, definition.table)).fetchall()
-    if not rows:
-        raise BadRequest(
-            table=f'Table "{definition.schema}"."{definition.table}" does not exist. If the table '
-            "name contains capitals or special characters you must quote it."
-        )
-    columns = tuple(Column(*row) for row in rows)
-    names = [column.name for column in columns]
-    in_key = sorted((c.key_index, c.name) for c in columns if c.key_index >= 0)
-    keys = tuple(name for _, name in in_key) or tuple(names)
-    selected = tuple(names)
-    if definition.columns is not None:
-        unknown = [name for name in definition.columns if name not in names]
-        if unknown:
-            found = ", ".join(unknown)
-            raise BadRequest(columns=f"The following columns could not be found: {found}")
-        missing = [name for name in keys if name not in definition.columns]
-        if missing:
-            raise BadRequest(
-                columns=f"Must include all primary key columns, missing: {', '.join(missing)}"
-            )
-        selected = tuple(name for name in names if name in definition.columns)
-    return Table(definition.schema, definition.table, columns, selected, keys)
-
-
-def publish(connection: psycopg.Connection, table: Table) -> None:
-    """Let the slot have the table's changes, old rows included.
-
-    The lock waits for whoever writes to the table: a change that was made before the table was
-    published would never reach the slot, though its transaction commits afterwards.
-    """
-    published = connection.execute(
-        "select 1 from pg_publication_tables t join pg_class c on c.oid = to_regclass(%s)"
-        " where pubname = %s and schemaname = %s and tablename = %s and c.relreplident = 'f'",
-        (table.identifier.as_string(None), PUBLICATION, table.schema, table.name),
-    ).fetchone()
-    if published:
-        return
-    with connection.transaction():
-        connection.execute(f"set local lock_timeout = '{LOCK_SECS}s'".encode())
-        for statement in (
-            "lock table {} in share row exclusive mode",
-            "alter table {} replica identity full",
-        ):
-            connection.execute(sql.SQL(statement).format(table.identifier))
-        known = connection.execute(
-            "select 1 from pg_publication_tables"
-            " where pubname = %s and schemaname = %s and tablename = %s",
-            (PUBLICATION, table.schema, table.name),
-        ).fetchone()
-        if not known:
-            connection.execute(
-                sql.SQL("alter publication {} add table {}").format(
-                    sql.Identifier(PUBLICATION), table.identifier
-                )
-            )
 
 
 def clause(definition: Definition, table: Table) -> sql.Composed | None:
