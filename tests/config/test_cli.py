@@ -19,6 +19,8 @@ import typer
 from headrace import __version__
 from headrace.cli.serve import announcement, start, startup_block
 from headrace.config import SETTINGS, Config, Limits, Server, Storage, load
+from headrace.testing.server import ServerProcess
+from headrace.testing.waiting import eventually
 from tests.config.helpers import write
 
 
@@ -279,12 +281,26 @@ def test_an_os_error_after_the_start_keeps_its_traceback(tmp_path: Path) -> None
 def test_the_block_at_start_says_where_what_and_what_is_lost() -> None:
     assert startup_block(Config(), "http://127.0.0.1:4437", ("config/dev.toml", "--port")) == (
         f"headrace {__version__}\n"
-        "  listening  http://127.0.0.1:4437  (streams under /v1/stream)\n"
+        "  listening  http://127.0.0.1:4437\n"
+        "  api        http://127.0.0.1:4437/v1/stream\n"
         "  browser    http://127.0.0.1:4437/ui\n"
         "  storage    memory: everything is lost when the process stops\n"
         "  limits     100 MiB in memory, 10 MiB per stream, 16 MiB per body\n"
-        "  config     built-in defaults, config/dev.toml, --port"
+        "  config     built-in defaults, config/dev.toml, --port\n"
+        "  try        curl -X PUT -H 'Content-Type: text/plain' -d 'hello, world' "
+        "http://127.0.0.1:4437/v1/stream/hello && curl http://127.0.0.1:4437/v1/stream/hello"
     )
+
+
+def test_the_command_to_try_works_as_printed_and_again() -> None:
+    with ServerProcess() as server:
+        eventually(lambda: server.log[-1].startswith("  try "), "the announcement is complete")
+        line = server.log[-1]
+        for _ in range(2):
+            done = subprocess.run(
+                line.removeprefix("  try "), shell=True, capture_output=True, timeout=60, check=True
+            )
+            assert done.stdout == b"hello, world"
 
 
 def test_the_block_warns_of_an_address_that_others_can_reach() -> None:

@@ -139,19 +139,32 @@ def layers(loaded: Loaded) -> tuple[str, ...]:
 def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str:
     """Where it listens, what storage it uses, and what that storage loses."""
     mode, limits = config.storage.mode, config.limits
+    api = f"{url}{config.server.stream_root}"
     where = "" if mode == "memory" else f" in {config.storage.data_dir}"
     lines = [
         version_line(),
-        f"  listening  {url}  (streams under {config.server.stream_root})",
+        f"  listening  {url}",
+        f"  api        {api}",
         *([f"  browser    {url}/ui"] if config.server.ui else []),
         f"  storage    {mode}{where}: {LOSES[mode]}",
         f"  limits     {_total(config)}{_size(limits.max_stream_bytes)} per stream, "
         f"{_size(limits.max_body_bytes)} per body",
         f"  config     {', '.join(('built-in defaults', *layers))}",
+        f"  try        {_first_request(api)}",
     ]
     if not config.server.is_loopback:
         lines.append("  access     no authentication here: whoever reaches it reads and writes")
     return "\n".join(lines)
+
+
+def _first_request(api: str) -> str:
+    """A command line to paste: creates a stream with one message, and reads it."""
+    insecure = " -k" if api.startswith("https:") else ""  # its certificate may be self-signed
+    stream = f"{api}/hello"
+    return (
+        f"curl{insecure} -X PUT -H 'Content-Type: text/plain' -d 'hello, world' {stream} "
+        f"&& curl{insecure} {stream}"
+    )
 
 
 def _total(config: Config) -> str:
