@@ -17,9 +17,10 @@ import pytest
 import typer
 
 from headrace import __version__
+from headrace.cli.config import json_report, text_report
 from headrace.cli.serve import announcement, start, startup_block
 from headrace.config import SETTINGS, Config, Limits, Server, Storage, load
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.config.helpers import write
 
@@ -311,6 +312,27 @@ def test_the_block_warns_of_an_address_that_others_can_reach() -> None:
 def test_the_block_names_the_directory_of_a_mode_that_has_one() -> None:
     config = Config(storage=Storage(mode="file-fast", data_dir=Path("/srv/s")))
     assert "file-fast in /srv/s: a power cut" in startup_block(config, "http://x")
+
+
+@pytest.mark.parametrize("mode", ["file-fast", "file-durable", "acid"])
+def test_a_stream_on_disk_is_bounded_by_the_disk(mode: str) -> None:
+    config = Config(storage=Storage(mode=mode))
+    assert config.max_stream_bytes == 0
+    assert "streams may fill the disk, 16 MiB per body" in startup_block(config, "http://x")
+    limited = Config(storage=Storage(mode=mode), limits=Limits(max_stream_bytes=2**30))
+    assert "1 GiB per stream, 16 MiB per body" in startup_block(limited, "http://x")
+
+
+def test_the_report_shows_what_a_limit_comes_to_in_the_storage_mode(tmp_path: Path) -> None:
+    key = "limits.max_stream_bytes"
+    for mode, value in (("memory", 10_485_760), ("file-durable", 0)):
+        loaded = load(environ={"DS_STORAGE__MODE": mode}, cwd=tmp_path)
+        found = json.loads(json_report(loaded))["limits"]["max_stream_bytes"]
+        assert found == {"value": value, "source": f"default (auto, {mode})"}
+        assert f"{value}" in next(x for x in text_report(loaded).splitlines() if x.startswith(key))
+    loaded = load(environ={"DS_LIMITS__MAX_STREAM_BYTES": "5"}, cwd=tmp_path)
+    found = json.loads(json_report(loaded))["limits"]["max_stream_bytes"]
+    assert found == {"value": 5, "source": "DS_LIMITS__MAX_STREAM_BYTES"}
 
 
 def test_a_limit_that_is_no_whole_unit_is_shown_in_bytes() -> None:

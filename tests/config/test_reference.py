@@ -43,7 +43,7 @@ def test_a_documented_variable_sets_its_value(
 def test_a_documented_default_is_ours(
     env: str, key: str, default: object, raw: str, value: object
 ) -> None:
-    assert Config().value(key) == default
+    assert Config().in_force(key) == default
 
 
 def test_the_two_tls_variables_set_both_paths(tmp_path: Path) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
 
 from headrace.testing.raw_http import RawConnection, request_bytes
-from headrace.testing.waiting import eventually
+from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 
 CONNECTIONS_MAX = 5
+MIB = 1024 * 1024
 
 
 def test_one_connection_too_many_gets_503_at_once_and_the_others_work(serve: Serve) -> None:
@@ -95,3 +100,24 @@ def test_behind_a_trusted_proxy_the_last_forwarded_address_counts(serve: Serve) 
         assert statuses(proxy, "10.0.0.2", 2) == [404, 404]
         spoofed = [statuses(proxy, f"1.1.1.{n}, 10.0.0.3", 1)[0] for n in range(10)]
         assert 429 in spoofed, "what a client claims before the proxy does not count"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["memory", "file-fast", "file-durable", "acid"])
+def test_only_memory_mode_bounds_a_stream_by_itself(
+    mode: str, serve: Serve, tmp_path: Path
+) -> None:
+    server = serve(DS_STORAGE__MODE=mode, DS_STORAGE__DATA_DIR=str(tmp_path / "data"))
+    url = f"{server.url}/v1/stream/large"
+    with httpx.Client(
+        timeout=DEADLINE_SECS, headers={"Content-Type": "application/octet-stream"}
+    ) as http:
+        http.put(url)
+        for _ in range(10):
+            assert http.post(url, content=bytes(MIB)).is_success
+        answer = http.post(url, content=bytes(MIB))
+    if mode == "memory":
+        assert answer.status_code == 413
+        assert "limits.max_stream_bytes" in answer.json()["detail"]
+    else:
+        assert answer.is_success

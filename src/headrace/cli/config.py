@@ -42,8 +42,8 @@ def json_report(loaded: Loaded) -> str:
     """`{"server": {"port": {"value": 4437, "source": "default"}, ...}, ...}`"""
     report: dict[str, dict[str, object]] = {}
     for setting in SETTINGS:
-        value = plain(loaded.config.value(setting.key))
-        entry = {"value": value, "source": loaded.sources[setting.key]}
+        value = plain(loaded.config.in_force(setting.key))
+        entry = {"value": value, "source": _source(loaded, setting.key)}
         report.setdefault(setting.section, {})[setting.name] = entry
     return json.dumps(report, indent=2)
 
@@ -57,7 +57,14 @@ def text_report(loaded: Loaded) -> str:
 
 def _rows(loaded: Loaded) -> list[Row]:
     keys = [setting.key for setting in SETTINGS]
-    return [(k, as_text(loaded.config.value(k)) or UNSET, loaded.sources[k]) for k in keys]
+    return [(k, as_text(loaded.config.in_force(k)) or UNSET, _source(loaded, k)) for k in keys]
+
+
+def _source(loaded: Loaded, key: str) -> str:
+    """Where a value came from, and what it follows if that is the storage mode."""
+    follows_mode = loaded.config.in_force(key) != loaded.config.value(key)
+    suffix = f" (auto, {loaded.config.storage.mode})" if follows_mode else ""
+    return f"{loaded.sources[key]}{suffix}"
 
 
 def _print_table(loaded: Loaded) -> None:
@@ -69,6 +76,6 @@ def _print_table(loaded: Loaded) -> None:
     table = Table("setting", "value", "source", box=box.SIMPLE_HEAD)
     for key, value, source in _rows(loaded):
         # Text, not markup: a value such as [::1] is not a style.
-        style = "dim" if source == DEFAULT_SOURCE else "bold"
+        style = "dim" if source.startswith(DEFAULT_SOURCE) else "bold"
         table.add_row(Text(key), Text(value, style), Text(source, style))
     Console().print(table)

@@ -147,8 +147,7 @@ def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str
         f"  api        {api}",
         *([f"  browser    {url}/ui"] if config.server.ui else []),
         f"  storage    {mode}{where}: {LOSES[mode]}",
-        f"  limits     {_total(config)}{_size(limits.max_stream_bytes)} per stream, "
-        f"{_size(limits.max_body_bytes)} per body",
+        f"  limits     {_retained(config)}, {_size(limits.max_body_bytes)} per body",
         f"  config     {', '.join(('built-in defaults', *layers))}",
         f"  try        {_first_request(api)}",
     ]
@@ -167,11 +166,13 @@ def _first_request(api: str) -> str:
     )
 
 
-def _total(config: Config) -> str:
-    """What all streams together may hold, where it is not the disk that bounds them."""
+def _retained(config: Config) -> str:
+    """What streams may hold, all together and each."""
+    each = config.max_stream_bytes
     if config.storage.mode != "memory":
-        return ""
-    return f"{_size(config.limits.max_memory_bytes)} in memory, "
+        return f"{_size(each)} per stream" if each else "streams may fill the disk"
+    total = f"{_size(config.limits.max_memory_bytes)} in memory"
+    return f"{total}, {_size(each)} per stream" if each else total
 
 
 def _size(count: int) -> str:

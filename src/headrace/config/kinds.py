@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from headrace.logs import FILTER_ALLOWED, parse_filter
 
 T = TypeVar("T")
 
-AUTO = "auto"  # among allowed hosts: loopback names while the server listens there, else any
+AUTO = "auto"  # the value follows other settings; the help of each such setting says how
 LOOPBACK = "loopback"  # among trusted proxies: 127.0.0.0/8 and ::1
 SECONDS_MAX = 86_400.0  # a day: nothing here should wait longer, and timers overflow at some point
 INTEGER_MAX = 2**63 - 1  # TOML's own bound
@@ -50,6 +50,17 @@ def whole(low: int, high: int = INTEGER_MAX) -> Kind[int]:
 
     upper = f"from {low} to {high}" if high != INTEGER_MAX else f"of at least {low}"
     return Kind(f"a whole number {upper}", parse)
+
+
+def or_auto(kind: Kind[T]) -> Kind[T | Literal["auto"]]:
+    """Also the word auto: the value then follows another setting."""
+
+    def parse(raw: object) -> T | Literal["auto"]:
+        if isinstance(raw, str) and raw.strip().lower() == AUTO:
+            return "auto"
+        return kind.parse(raw)
+
+    return Kind(f"{kind.allowed}, or auto", parse)
 
 
 def seconds(*, zero: bool) -> Kind[float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from headrace.config.kinds import (
     ALLOWED_HOSTS,
@@ -32,6 +32,7 @@ from headrace.config.kinds import (
     STORAGE_MODE,
     Kind,
     optional,
+    or_auto,
     whole,
     words,
 )
@@ -40,6 +41,7 @@ from headrace.protocol.access import is_loopback
 T = TypeVar("T")
 
 VALUE_SHOWN_CHARS_MAX = 80
+MEMORY_MODE_STREAM_BYTES_MAX = 10_485_760  # the reference server's default
 
 
 class ConfigError(ValueError):
@@ -191,9 +193,14 @@ class Tls(Section):
 @dataclass(frozen=True)
 class Limits(Section):
     max_memory_bytes: int = _setting(
-        104_857_600, COUNT, "Bytes held in memory for all streams (100 MiB)."
+        104_857_600, COUNT, "Bytes held for all streams in memory mode (100 MiB)."
     )
-    max_stream_bytes: int = _setting(10_485_760, COUNT, "Bytes one stream retains (10 MiB).")
+    max_stream_bytes: int | Literal["auto"] = _setting(
+        AUTO,
+        or_auto(COUNT_OR_OFF),
+        "Bytes one stream retains; 0 is no limit but the disk. auto is 10485760 (10 MiB) in memory "
+        "mode and 0 in the modes that write to disk.",
+    )
     # 16 MiB: the official TypeScript client batches up to 14 MiB into one POST.
     max_body_bytes: int = _setting(16_777_216, COUNT, "Bytes of one request body (16 MiB).")
     max_json_body_bytes: int = _setting(
@@ -326,10 +333,22 @@ class Config:
     storage: Storage = field(default_factory=Storage)
     webhooks: Webhooks = field(default_factory=Webhooks)
 
+    @property
+    def max_stream_bytes(self) -> int:
+        """`limits.max_stream_bytes` in force; 0 is no limit."""
+        given = self.limits.max_stream_bytes
+        if isinstance(given, int):
+            return given
+        return MEMORY_MODE_STREAM_BYTES_MAX if self.storage.mode == "memory" else 0
+
     def value(self, key: str) -> object:
-        """The value of a setting by its key, such as `server.port`."""
+        """The value of a setting by its key, such as `server.port`, as it was given."""
         section, _, name = key.partition(".")
         return getattr(getattr(self, section), name)
+
+    def in_force(self, key: str) -> object:
+        """The value that a setting comes to, where it follows the storage mode."""
+        return self.max_stream_bytes if key == "limits.max_stream_bytes" else self.value(key)
 
 
 SECTIONS: Mapping[str, type[Section]] = {

@@ -201,7 +201,7 @@ def _storage(config: Config, loop: asyncio.AbstractEventLoop) -> Storage:
 def _limits(config: Config) -> Limits:
     limits = config.limits
     return Limits(
-        stream_bytes_max=limits.max_stream_bytes,
+        stream_bytes_max=config.max_stream_bytes or UNBOUNDED,
         json_body_bytes_max=limits.max_json_body_bytes,
         append_messages_max=limits.max_append_messages,
         producers_max=limits.max_producers_per_stream,

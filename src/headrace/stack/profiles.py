@@ -17,7 +17,6 @@ from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
 
 PROFILES = ("default", "sync", "dev")
 CONFIG_TIMEOUT_SECS = 30
-STREAM_BYTES_MAX = 1024**3
 ADMIN_SOCKET = "admin.sock"
 
 
@@ -57,8 +56,8 @@ def _server(state: StateDirectory, ports: Ports) -> Service:
     defaults = {
         "DS_STORAGE__MODE": "file-durable",
         "DS_STORAGE__DATA_DIR": str(state.path / "streams"),
-        # A table's stream grows with the table: at the usual 10 MiB the sync would stop.
-        "DS_LIMITS__MAX_STREAM_BYTES": str(STREAM_BYTES_MAX),
+        # A table's stream grows with the table: at the 10 MiB of memory mode the sync would stop.
+        "DS_LIMITS__MAX_STREAM_BYTES": "0",
         "DS_SERVER__TRUSTED_PROXIES": "loopback",
     }
     env = {name: os.environ.get(name, value) for name, value in defaults.items()}
