@@ -6,8 +6,8 @@
       Indeterminate    it may have happened: retry only with producer headers
       Corrupt          stored bytes failed their checksum
 
-The first question about an error is: did it happen? Errors carry facts as fields and a sentence
-a person can act on (`detail`). Status codes and wire form belong to `protocol.responses`.
+Errors are grouped by whether the request took effect. They carry facts as fields, and `detail`, a
+sentence that says what to do. Status codes and wire form belong to `protocol.responses`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HeadraceError(Exception):
 
     @property
     def detail(self) -> str:
-        """A sentence a person can act on."""
+        """One sentence: what happened, and what to do."""
         return type(self).__name__
 
     def facts(self) -> dict[str, Any]:
@@ -89,8 +89,8 @@ class MisdirectedRequest(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"This server does not answer for the host {self.host!r}. If clients are to reach it "
-            "by that name, list it in server.allowed_hosts."
+            f"This server does not answer for the host {self.host!r}. To allow that name, "
+            "add it to server.allowed_hosts."
         )
 
 
@@ -132,7 +132,7 @@ class BucketExists(Refused):
 
     @property
     def detail(self) -> str:
-        return f"The bucket {self.bucket!r} exists already."
+        return f"The bucket {self.bucket!r} already exists."
 
 
 @dataclass(eq=False)
@@ -193,9 +193,9 @@ class ForkTooDeep(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"The stream {self.stream!r} is a fork of a fork, {self.limit} deep, the most there "
-            "may be (limits.max_fork_depth). Fork one of its sources, or copy what it holds into a "
-            "new stream."
+            f"The stream {self.stream!r} is already {self.limit} forks deep, the maximum "
+            "(limits.max_fork_depth). Fork one of its sources, or copy its messages into a new "
+            "stream."
         )
 
 
@@ -219,7 +219,7 @@ class StreamClosed(Refused):
 
     @property
     def detail(self) -> str:
-        return f"The stream {self.stream!r} is closed and takes no more appends."
+        return f"The stream {self.stream!r} is closed and accepts no more appends."
 
 
 @dataclass(eq=False)
@@ -276,7 +276,10 @@ class TooManyProducers(Refused):
 
     @property
     def detail(self) -> str:
-        return f"This stream already knows {self.limit} producers, the most it may."
+        return (
+            f"This stream already has {self.limit} producers, the maximum "
+            "(limits.max_producers_per_stream)."
+        )
 
 
 @dataclass(eq=False)
@@ -286,8 +289,8 @@ class OffsetTrimmed(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"History before {self.earliest_offset} is no longer kept. Start from there, or, in a "
-            "bucket, with GET .../bootstrap."
+            f"History before {self.earliest_offset} has been trimmed. Start from that offset, or, "
+            "in a bucket, with GET .../bootstrap."
         )
 
 
@@ -298,7 +301,7 @@ class OffsetBeyondTail(Refused):
 
     @property
     def detail(self) -> str:
-        return f"The offset {self.offset} lies beyond the tail, {self.tail}."
+        return f"The offset {self.offset} is beyond the tail, {self.tail}."
 
 
 @dataclass(eq=False)
@@ -308,8 +311,8 @@ class SnapshotNotFound(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"The stream {self.stream!r} has no such snapshot, or a later one took its place. "
-            "GET .../snapshot leads to the latest."
+            f"The stream {self.stream!r} has no such snapshot, or a later one replaced it. "
+            "GET .../snapshot redirects to the latest."
         )
 
 
@@ -320,8 +323,8 @@ class SnapshotInUse(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"This is the latest snapshot of {self.stream!r}, and all there is of what came "
-            "before it. Publish another in its place, or delete the stream."
+            f"This is the latest snapshot of {self.stream!r}, the only copy of the history before "
+            "it. Publish another one to replace it, or delete the stream."
         )
 
 
@@ -353,7 +356,7 @@ class MethodNotAllowed(Refused):
 
     @property
     def detail(self) -> str:
-        return f"This resource answers {self.allow}."
+        return f"This resource supports {self.allow} only."
 
 
 @dataclass(eq=False)
@@ -385,8 +388,8 @@ class StreamFull(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"The append would take the stream {self.stream!r} past {self.limit_bytes} bytes "
-            "(limits.max_stream_bytes)."
+            f"The append would make the stream {self.stream!r} larger than {self.limit_bytes} "
+            "bytes (limits.max_stream_bytes)."
         )
 
 
@@ -397,7 +400,7 @@ class MemoryFull(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"The append would take stored data past {self.limit_bytes} bytes "
+            f"The append would make stored data exceed {self.limit_bytes} bytes "
             "(limits.max_memory_bytes). Delete streams or raise the limit."
         )
 
@@ -435,7 +438,7 @@ class RequestTimeout(Refused):
 
     @property
     def detail(self) -> str:
-        return f"The request did not come in time: the server waited {self.waited_secs:g} seconds."
+        return f"The request did not arrive within {self.waited_secs:g} seconds."
 
 
 @dataclass(eq=False)
@@ -477,7 +480,7 @@ class InternalFault(Indeterminate):
 
     @property
     def detail(self) -> str:
-        return f"The server failed on this request; its log has the cause under {self.reference}."
+        return f"The server failed on this request; search its log for {self.reference}."
 
 
 @dataclass(eq=False)
@@ -489,8 +492,8 @@ class AnswerTimeout(Indeterminate):
     @property
     def detail(self) -> str:
         return (
-            f"The server did not finish this request within {self.waited_secs:.0f} s: it may or "
-            "may not have happened. Repeat it with producer headers; the server's log has more."
+            f"The server did not finish this request within {self.waited_secs:.0f} s, and it may "
+            "or may not have taken effect. Retry with producer headers; see the server's log."
         )
 
 
@@ -517,8 +520,8 @@ class DirectoryMismatch(Refused):
     @property
     def detail(self) -> str:
         return (
-            f"The data directory {self.directory} was made as {self.found}, and is asked to serve "
-            f"as {self.wanted}. Restore the setting, or use another directory."
+            f"The data directory {self.directory} was created as {self.found}, but the "
+            f"configuration says {self.wanted}. Restore the setting, or use another directory."
         )
 
 
@@ -566,8 +569,8 @@ class StorageFailed(Unavailable):
     @property
     def detail(self) -> str:
         return (
-            "Storage has failed and nothing more is written. Reads go on until the server stops, "
-            "which it is about to do."
+            "Storage has failed and accepts no more writes. Reads continue until the server stops, "
+            "which will be soon."
         )
 
 
@@ -578,8 +581,8 @@ class CommitFailed(Indeterminate):
     @property
     def detail(self) -> str:
         return (
-            "Storage failed while this was being written: it may or may not have happened. The "
-            "server is stopping; retry with producer headers once it is back."
+            "Storage failed while this change was being written, and it may or may not have taken "
+            "effect. The server is stopping; retry with producer headers once it is back."
         )
 
 
@@ -590,8 +593,8 @@ class CommitDelayed(Indeterminate):
     @property
     def detail(self) -> str:
         return (
-            "The disk is full, and this could not be written yet: it will be when there is room, "
-            "unless the server stops before. Retry with producer headers."
+            "The disk is full. This append was accepted and will be written once there is room, "
+            "unless the server stops first. Retry with producer headers."
         )
 
 
@@ -606,12 +609,12 @@ class InsufficientStorage(Unavailable):
     def detail(self) -> str:
         if self.is_stuck:
             return (
-                f"The disk is full: {self.free_bytes} bytes are free, and nothing can be written, "
-                "not even that something is deleted. Reads go on; make room to write again."
+                f"The disk is full: {self.free_bytes} bytes are free, and not even a delete can be "
+                "recorded. Reads continue; free disk space to write again."
             )
         return (
             f"The disk is full: {self.free_bytes} bytes are free and {self.reserve_bytes} are "
-            "kept in reserve. Reads and deletes go on; make room to write again."
+            "reserved. Reads and deletes continue; free disk space to write again."
         )
 
 
@@ -621,4 +624,4 @@ class StorageReadOnly(Unavailable):
 
     @property
     def detail(self) -> str:
-        return "The data directory is read-only. Reads go on; writes wait for it to change."
+        return "The data directory is read-only. Reads continue; make it writable to write again."

@@ -280,7 +280,7 @@ def test_snapshots_and_what_a_reader_starts_with(run: Any) -> None:
     assert start[0]["snapshot"] == {"sum": 3}
     assert start[1] == {"value": 4}
     assert start[2]["next_offset"] == json.loads(run("head", name, "--json").stdout)["next_offset"]
-    assert "no longer kept" in run("read", name, code=2).stderr
+    assert "trimmed" in run("read", name, code=2).stderr
     assert run("read", name, "--offset", start[0]["offset"]).stdout == "4\n"
 
 

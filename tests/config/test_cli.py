@@ -173,8 +173,9 @@ def test_serve_refuses_a_data_directory_it_was_not_made_for(tmp_path: Path) -> N
     )
     assert result.returncode == 1
     assert result.stderr == (
-        "headrace: The data directory data was made as {'format': 2, 'shards': 4}, and is asked to "
-        "serve as {'format': 2, 'shards': 16}. Restore the setting, or use another directory.\n"
+        "headrace: The data directory data was created as {'format': 2, 'shards': 4}, but the "
+        "configuration says {'format': 2, 'shards': 16}. Restore the setting, or use another "
+        "directory.\n"
     )
 
 
@@ -189,7 +190,7 @@ def test_serve_refuses_the_directory_of_another_mode(
     env = {"DS_STORAGE__MODE": asked, "DS_STORAGE__DATA_DIR": "data"}
     result = headrace(tmp_path, "serve", env=env)
     assert result.returncode == 1
-    assert result.stderr.startswith("headrace: The data directory data was made as ")
+    assert result.stderr.startswith("headrace: The data directory data was created as ")
     assert result.stderr.count("\n") == 1
 
 

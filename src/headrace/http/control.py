@@ -171,7 +171,7 @@ def _call(methods: Methods, request: Request, id: str) -> Response | Steps:
     if handler is None:
         allow = ", ".join([*(method.decode() for method in methods), "OPTIONS"])
         raise SubscriptionRefused(
-            Code.METHOD_NOT_ALLOWED, f"This resource answers {allow}.", allow=allow
+            Code.METHOD_NOT_ALLOWED, f"This resource supports {allow} only.", allow=allow
         )
     return handler(request, id)
 

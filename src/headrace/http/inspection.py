@@ -243,7 +243,7 @@ def _stretch(query: bytes) -> tuple[Position, Position] | None:
         raise InvalidRequest(f"{WRITERS_FROM} and {WRITERS_UNTIL} are given together.")
     start, until = map(parse_token, given)
     if not 0 <= until.messages - start.messages <= WRITERS_MAX:
-        raise InvalidRequest(f"Writers are told of up to {WRITERS_MAX} messages at a time.")
+        raise InvalidRequest(f"One request returns the writers of at most {WRITERS_MAX} messages.")
     return start, until
 
 

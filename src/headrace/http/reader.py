@@ -349,7 +349,7 @@ class RequestReader:
                 self._refuse(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
             return
         if name in _ONCE:
-            self._refuse(MalformedHttp(f"The header {name.decode('latin-1')} stands twice."))
+            self._refuse(MalformedHttp(f"The header {name.decode('latin-1')} appears twice."))
         self._headers[name] += b", " + value
         self._repeated_fields += 1
 

@@ -45,16 +45,16 @@ def ids_of(name: str) -> tuple[str, str]:
 def check_bucket_id(bucket_id: str) -> None:
     if _BUCKET_ID.fullmatch(bucket_id) is None or bucket_id.startswith(CONTROL_PREFIX):
         raise InvalidName(
-            f"{bucket_id[:64]!r} is not a bucket id: 4 to 64 of a-z, 0-9, _ and -, not beginning "
-            f"with {CONTROL_PREFIX}."
+            f"{bucket_id[:64]!r} is not a bucket id: use 4 to 64 of a-z, 0-9, _ and -, not "
+            f"starting with {CONTROL_PREFIX}."
         )
 
 
 def check_stream_id(bucket_id: str, stream_id: str) -> None:
     if not stream_id:
-        raise InvalidName("The URL names no stream.")
+        raise InvalidName("The URL does not name a stream.")
     if "/" in stream_id or "\0" in stream_id or ".." in stream_id:
-        raise InvalidName("The id of a stream in a bucket has no '/', no NUL and no '..'.")
+        raise InvalidName("The id of a stream in a bucket must not contain '/', NUL or '..'.")
     if stream_id == LISTING:
         raise InvalidName(f"The stream id {LISTING!r} is reserved: it lists the bucket.")
     if stream_id.startswith(CONTROL_PREFIX):

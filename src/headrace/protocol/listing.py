@@ -37,7 +37,7 @@ def parse_feed(query: str) -> Read | None:
         return None
     for name in _PARAMETERS:
         if name in fields:
-            raise InvalidRequest(f"{name} is for listing a bucket; {CHANGES_FROM} follows all.")
+            raise InvalidRequest(f"{name} cannot be used with {CHANGES_FROM}.")
     return read_of({**fields, "offset": fields[CHANGES_FROM]})
 
 

@@ -33,13 +33,13 @@ def decode_name(raw: str) -> str:
 
 def check_name(name: str) -> None:
     if not name:
-        raise InvalidName("The URL names no stream.")
+        raise InvalidName("The URL does not name a stream.")
     if len(name.encode("utf-8", "surrogatepass")) > STREAM_NAME_BYTES_MAX:
         raise InvalidName(f"The stream name exceeds {STREAM_NAME_BYTES_MAX} bytes.")
     if _EMPTY_SEGMENT.search(name) is not None:
-        raise InvalidName("A stream name has no empty, '.' or '..' segments.")
+        raise InvalidName("A stream name must not contain empty, '.' or '..' segments.")
     if _CONTROL_CHARACTER.search(name) is not None:
-        raise InvalidName("A stream name has no control characters.")
+        raise InvalidName("A stream name must not contain control characters.")
 
 
 def is_name_character(character: str) -> bool:

@@ -97,7 +97,7 @@ def parse_append(headers: Headers, body: bytes) -> Append:
         return Append(body, None, True, _parse_stream_seq(headers), producer)
     content_type = headers.get(b"content-type")
     if not content_type:
-        raise InvalidRequest("An append needs a Content-Type, the one its stream was created with.")
+        raise InvalidRequest("An append needs the Content-Type that its stream was created with.")
     stream_seq = _parse_stream_seq(headers) if b"stream-seq" in headers else None
     return Append(body, parse_content_type(content_type), close, stream_seq, producer)
 
@@ -115,7 +115,7 @@ def _parse_producer(headers: Headers) -> ProducerHeaders:
     producer_id = headers.get(b"producer-id")
     epoch, seq = headers.get(b"producer-epoch"), headers.get(b"producer-seq")
     if producer_id is None or epoch is None or seq is None:
-        raise InvalidRequest("Producer-Id, Producer-Epoch and Producer-Seq come together or not.")
+        raise InvalidRequest("Send Producer-Id, Producer-Epoch and Producer-Seq together.")
     if not producer_id:
         raise InvalidRequest("Producer-Id must not be empty.")
     if len(producer_id) > PRODUCER_ID_BYTES_MAX:
@@ -160,7 +160,7 @@ def _parse_fork(headers: Headers, source_of: Callable[[str], str]) -> ForkReques
     offset, sub_offset = headers.get(b"stream-fork-offset"), headers.get(b"stream-fork-sub-offset")
     if source is None:
         if offset is not None or sub_offset is not None:
-            raise InvalidRequest("Stream-Fork-Offset needs Stream-Forked-From beside it.")
+            raise InvalidRequest("Stream-Fork-Offset needs Stream-Forked-From.")
         return None
     return ForkRequest(
         source=source_of(source.decode("latin-1")),
@@ -181,7 +181,7 @@ def parse_query(query: str, once: Sequence[str] = READ_PARAMETERS) -> dict[str, 
     if len(fields) != len(pairs):
         for name in once:
             if sum(pair[0] == name for pair in pairs) > 1:
-                raise InvalidRequest(f"The parameter {name} stands more than once.")
+                raise InvalidRequest(f"The parameter {name} appears more than once.")
     return fields
 
 
@@ -196,7 +196,7 @@ def read_of(fields: Mapping[str, str]) -> Read:
     live = _parse_live(fields.get("live"))
     bounds = parse_bounds(fields)
     if bounds is not None and live is not Live.NO:
-        raise InvalidRequest(f"until, max_messages, max_bytes and format do not go with {live}.")
+        raise InvalidRequest(f"until, max_messages, max_bytes and format do not work with {live}.")
     offset = fields.get("offset")
     if offset is None:
         if live is not Live.NO:

@@ -88,7 +88,7 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.BucketNotEmpty: Problem(409, "bucket-not-empty", "Bucket not empty"),
     errors.RouteNotFound: Problem(404, "not-found", "Not found"),
     errors.StreamDeleted: Problem(410, "stream-deleted", "Stream deleted"),
-    errors.OffsetTrimmed: Problem(410, "offset-trimmed", "History no longer kept"),
+    errors.OffsetTrimmed: Problem(410, "offset-trimmed", "History trimmed"),
     errors.OffsetBeyondTail: Problem(409, "offset-beyond-tail", "Offset beyond the tail"),
     errors.SnapshotNotFound: Problem(404, "snapshot-not-found", "Snapshot not found"),
     errors.SnapshotInUse: Problem(409, "snapshot-in-use", "Snapshot in use"),

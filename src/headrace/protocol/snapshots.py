@@ -39,7 +39,7 @@ class Publish(msgspec.Struct, frozen=True):
 def parse_snapshot_offset(text: str) -> Position:
     """The offset in a snapshot's URL: a token, never a sentinel."""
     if text in (BEGINNING, NOW):
-        raise InvalidOffset(f"{text} names no snapshot; use the value of a Stream-Next-Offset.")
+        raise InvalidOffset(f"{text} is not a snapshot offset; use a Stream-Next-Offset.")
     return parse_token(text)
 
 

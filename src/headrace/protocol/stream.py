@@ -194,7 +194,7 @@ def _append_json(state: StreamState, command: Append, limits: Limits) -> Appende
         return logged
     data, lengths = logged
     if not lengths:
-        return InvalidJson("An empty array holds no message to append.")
+        return InvalidJson("The array is empty: there is no message to append.")
     return _append(state, command, data, lengths, limits)
 
 

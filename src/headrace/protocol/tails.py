@@ -73,13 +73,13 @@ def parse_tails(body: bytes) -> list[msgspec.Raw]:
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body is not JSON: {error}.") from None
     if len(streams) > STREAMS_MAX:
-        raise InvalidRequest(f"One request asks for at most {STREAMS_MAX} streams.")
+        raise InvalidRequest(f"A request may name at most {STREAMS_MAX} streams.")
     return streams
 
 
 def parse_tail_query(raw: msgspec.Raw, name_of: Callable[[str], str]) -> TailQuery:
     if len(memoryview(raw)) > QUERY_BYTES_MAX:
-        raise InvalidRequest(f"One of streams is longer than {QUERY_BYTES_MAX} bytes.")
+        raise InvalidRequest(f"An entry of streams is longer than {QUERY_BYTES_MAX} bytes.")
     try:
         value = orjson.loads(memoryview(raw))
     except orjson.JSONDecodeError as error:
@@ -87,10 +87,10 @@ def parse_tail_query(raw: msgspec.Raw, name_of: Callable[[str], str]) -> TailQue
     if isinstance(value, str):
         return TailQuery(value, name_of(value))
     if not isinstance(value, dict) or not isinstance(value.get("stream"), str):
-        raise InvalidRequest('Each of streams is a name or {"stream": name, ...}.')
+        raise InvalidRequest('Each entry of streams must be a name or {"stream": name, ...}.')
     unknown = value.keys() - _FIELDS
     if unknown:
-        raise InvalidRequest(f"A stream has no field {sorted(unknown)[0][:64]!r} here.")
+        raise InvalidRequest(f"Unknown field {sorted(unknown)[0][:64]!r} in an entry of streams.")
     return TailQuery(
         value["stream"],
         name_of(value["stream"]),
