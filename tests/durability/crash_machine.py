@@ -94,8 +94,8 @@ def small_windows() -> Iterator[None]:
         (pack_format, "PACK_BYTES_MAX", 300),
         (pack_allocator, "OWN_FILES_BYTES_MIN", 200),
         (pack_allocator, "PARTS_MAX", 4),
-        (pack_allocator, "SETTLED_AFTER", 1),
-        (frames, "APART_BYTES_MIN", 8),
+        (pack_allocator, "STABLE_AFTER_PACKS", 1),
+        (frames, "ZERO_COPY_BYTES_MIN", 8),
         (checkpoint, "SYNC_EACH_MAX", 2),
         (catalog, "STALE_BYTES_MIN", 200),
         (registry, "STALE_MESSAGES_MIN", 4),
@@ -201,9 +201,9 @@ class WitnessedStorage(FileStorage):
         self.witness.note(log.state, change)
         super().commit(log, change, entry)
 
-    def keep(self, documents: Documents) -> None:
+    def put_documents(self, documents: Documents) -> None:
         self.witness.note_documents(documents)
-        super().keep(documents)
+        super().put_documents(documents)
 
 
 class Machine:
@@ -245,7 +245,7 @@ class Machine:
             self.loop.as_loop,
             sync=self.sync,
             segment_bytes=self.segment_bytes,
-            lanes=self.loop.lane,
+            worker_factory=self.loop.lane,
         )
 
         def recovered(model: Model) -> None:
@@ -271,7 +271,7 @@ class Machine:
             self.loop.as_loop,
             sync=self.sync,
             segment_bytes=self.segment_bytes,
-            lanes=self.loop.lane,
+            worker_factory=self.loop.lane,
         )
         self.engine = Engine(storage, self.clock, LIMITS)
 
@@ -350,7 +350,7 @@ class Machine:
             self.unanswered -= 1
             self.answers.append(("documents", error))
 
-        self.engine.settle_documents(durable, failed)
+        self.engine.when_documents_durable(durable, failed)
 
     def read_snapshot(self, name: str) -> None:
         """What readers know as the snapshot is durable, and is what was published."""

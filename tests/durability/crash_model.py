@@ -22,8 +22,8 @@ from headrace.storage.base import (
     Documents,
     Log,
     Published,
+    Reclaimed,
     Recovered,
-    Released,
     Removed,
     Trimmed,
 )
@@ -105,8 +105,8 @@ class Model:
             self.streams[state.id].floor = change.floor
         elif isinstance(change, Published):
             self.streams[state.id].publish(change.snapshot)
-        elif isinstance(change, Released):
-            self.streams[state.id].kept = change.kept
+        elif isinstance(change, Reclaimed):
+            self.streams[state.id].kept = change.retained_from
         elif isinstance(change, Removed):
             self.streams[state.id].deleted = True
             if change.whole:
@@ -170,7 +170,7 @@ def describe_recovered(
     for stream in found:
         state = stream.state
         # Of a deleted stream only what its forks need is kept, and they are read themselves.
-        start = state.tail if state.deleted else max(state.floor, state.kept)
+        start = state.tail if state.deleted else max(state.floor, state.retained_from)
         data, lengths = read_back(stream.log, start, state.tail)
         producers = {
             name: (p.epoch, p.seq, p.receipts[-limits.producer_receipts_max :])
@@ -180,7 +180,7 @@ def describe_recovered(
             record_of(state),
             state.tail,
             state.floor,
-            state.kept,
+            state.retained_from,
             state.closed,
             state.deleted,
             state.stream_seq,

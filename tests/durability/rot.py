@@ -54,7 +54,7 @@ def look(disk: SimulatedDisk) -> Described:
     """What a server would serve; raises where it refuses the directory or a stream of it."""
     loop = SimulatedLoop(Random(0))
     storage = FileStorage(
-        disk, LIMITS, loop.as_loop, sync=True, segment_bytes=SEGMENT_BYTES, lanes=loop.lane
+        disk, LIMITS, loop.as_loop, sync=True, segment_bytes=SEGMENT_BYTES, worker_factory=loop.lane
     )
     found: list[Recovered] = list(storage.recover())
     return describe_recovered(found, storage.take_documents(), storage.blobs, LIMITS)

@@ -76,7 +76,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_writer, "CLEARED_AT_ONCE_MAX", AT_ONCE)
+    monkeypatch.setattr(transaction_writer, "DELETES_PER_TRANSACTION_MAX", AT_ONCE)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counting(writer: TransactionWriter, batch: Any) -> None:
         write(writer, batch)
-        counts.append(AT_ONCE - writer._room)
+        counts.append(AT_ONCE - writer._deletes_left)
 
     monkeypatch.setattr(TransactionWriter, "write", counting)
     return counts
@@ -126,7 +126,7 @@ def test_a_deletion_that_was_stopped_in_the_middle_goes_on_at_the_next_start(
     life.make("large")
     with monkeypatch.context() as patched:
         # As after a kill: what follows the deletion's own transaction does not come to pass.
-        patched.setattr(transaction_writer, "CLEARED_AT_ONCE_MAX", 0)
+        patched.setattr(transaction_writer, "DELETES_PER_TRANSACTION_MAX", 0)
         life.ask(life.engine.delete, "large")
         assert life.entries()["removed"] == 1
         life.engine.close()
@@ -171,7 +171,7 @@ def test_a_shard_that_forgets_what_is_left_to_delete_is_caught(
     life = Life(tmp_path, loop)
     life.make("large")
     with monkeypatch.context() as patched:
-        patched.setattr(transaction_writer, "CLEARED_AT_ONCE_MAX", 0)
+        patched.setattr(transaction_writer, "DELETES_PER_TRANSACTION_MAX", 0)
         life.ask(life.engine.delete, "large")
         life.engine.close()
     recover = Shard.recover

@@ -23,7 +23,7 @@ from headrace.storage.disk import Disk
 from headrace.storage.file import file_storage, journal, pack_format, stream_files
 from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.journal import Journal
-from headrace.storage.file.pack_allocator import Packing
+from headrace.storage.file.pack_allocator import PackAllocator
 from headrace.storage.file.pack_format import PackWriter
 from headrace.storage.file.stream_files import StreamWriter
 from tests.durability.crash_machine import Machine, Violation, run_seed, small_windows
@@ -157,9 +157,9 @@ def catalog_before_packs(patch: pytest.MonkeyPatch) -> None:
 
 
 def packs_removed_before_catalog(patch: pytest.MonkeyPatch) -> None:
-    finish = Packing.finish
+    finish = PackAllocator.finish
 
-    def hasty(packing: Packing) -> None:
+    def hasty(packing: PackAllocator) -> None:
         finish(packing)
         freed: Counter[int] = Counter()
         for part in packing._freed:
@@ -170,7 +170,7 @@ def packs_removed_before_catalog(patch: pytest.MonkeyPatch) -> None:
                 packing._disk.open(pack_format.path(number), create=True)  # to be removed again
         packing._disk.sync_directory(pack_format.DIRECTORY)
 
-    patch.setattr(Packing, "finish", hasty)
+    patch.setattr(PackAllocator, "finish", hasty)
 
 
 def recycle_before_catalog(patch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def recycle_before_catalog(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_sync_at_recovery(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Journal, "_secure_unproven", lambda journal: None)
+    patch.setattr(Journal, "_rewrite_unproven", lambda journal: None)
 
 
 def snapshot_before_its_blob(patch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_log, "HOT_BYTES_MAX", 0)
     monkeypatch.setattr(pack_allocator, "OWN_FILES_BYTES_MIN", 1000)
     monkeypatch.setattr(pack_allocator, "PARTS_MAX", 4)
-    monkeypatch.setattr(pack_allocator, "SETTLED_AFTER", 0)
+    monkeypatch.setattr(pack_allocator, "STABLE_AFTER_PACKS", 0)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_pack_of_which_little_counts_is_written_again(
     carry_over(machine)
     first = parts_of(machine)[0].pack
     if is_full:
-        monkeypatch.setattr(pack_allocator, "SETTLED_AFTER", 1000)
+        monkeypatch.setattr(pack_allocator, "STABLE_AFTER_PACKS", 1000)
         full = InsufficientStorage(1_000_000, 2_000_000)
         monkeypatch.setattr(SimulatedDisk, "refusal", lambda disk, needed=0: full)
     for name in OTHERS:
@@ -249,7 +249,7 @@ def test_a_read_that_began_before_its_bytes_moved_finds_them(machine: Machine) -
     carry_over(machine)
     (part,) = parts_of(machine)
     log = log_of(machine)
-    read = log.cold(log.base, log.state.tail, 1000)
+    read = log.cold_read(log.base, log.state.tail, 1000)
     for _ in range(3 * pack_allocator.PARTS_MAX):
         carry_over(machine)
     assert pack_format.path(part.pack) not in machine.disk.files()

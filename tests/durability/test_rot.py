@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from headrace.errors import Corrupt, StoredBytesDamaged, StoredBytesUnreadable
-from headrace.storage.acid.rollback_guard import CountBeside
+from headrace.storage.acid.rollback_guard import RollbackGuard
 from headrace.storage.file import stream_files
 from headrace.storage.verify import verify
 from headrace.testing.simulated_disk import SimulatedDisk
@@ -159,7 +159,7 @@ def test_acid_notices_that_it_is_shown_an_older_state(
     report = verify(directory)
     assert report is not None
     assert any("it shows the state after commit" in finding for finding in report.findings)
-    monkeypatch.setattr(CountBeside, "check", lambda *_: None)
+    monkeypatch.setattr(RollbackGuard, "check", lambda *_: None)
     older = rot_acid.look(directory)
     assert older != now, "without the count nobody would be told"
 

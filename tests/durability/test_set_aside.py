@@ -366,4 +366,4 @@ def test_a_damaged_registry_is_begun_anew(tmp_path: Path, loop: asyncio.Abstract
 
 def _settled(engine: Engine) -> Callable[[Callable[[object], None]], None]:
     log = engine.find(REGISTRY_NAME).log
-    return lambda reply: engine.storage.settle(log, lambda: reply(None))
+    return lambda reply: engine.storage.when_durable(log, lambda: reply(None))

@@ -67,6 +67,6 @@ def test_a_start_makes_as_many_calls_after_a_long_history_as_after_a_short_one(e
 
 def test_a_start_that_reads_history_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant never gives a segment up, so that every start replays everything."""
-    monkeypatch.setattr(Journal, "release", lambda journal, applied_lsn: None)
+    monkeypatch.setattr(Journal, "recycle", lambda journal, applied_lsn: None)
     few, many = start_up_calls(SHORT, end="stop"), start_up_calls(LONG, end="stop")
     assert many.total() > 2 * few.total()

@@ -55,7 +55,7 @@ async def settled(engine: Engine) -> None:
     engine.settle("a", done.set)
     await asyncio.wait_for(done.wait(), 30)
     done.clear()
-    engine.settle_documents(done.set)
+    engine.when_documents_durable(done.set)
     await asyncio.wait_for(done.wait(), 30)
 
 

@@ -38,7 +38,7 @@ class Server:
 
     def settle(self) -> None:
         done = asyncio.Event()
-        self._storage.settle_documents(done.set, ignore)
+        self._storage.when_documents_durable(done.set, ignore)
         self._loop.run_until_complete(asyncio.wait_for(done.wait(), 30))
 
     def create(self, name: str) -> None:

@@ -28,11 +28,11 @@ def test_whoever_settles_while_others_are_told_waits_for_them(seed: int) -> None
     def look() -> None:
         told.append("looked")
         if "last" not in told:
-            committer.settle(look, failed)
+            committer.when_durable(look, failed)
 
     committer.start(committed, failed)
     committer.add("first", ("first", None, None))
-    committer.settle(look, failed)
+    committer.when_durable(look, failed)
     committer.add("last", ("last", None, None))
     loop.run()
     assert loop.errors == []

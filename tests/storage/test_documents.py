@@ -32,7 +32,7 @@ def kept(mode: str, directory: Path, *changes: Documents) -> dict[str, bytes]:
         assert list(storage.recover()) == []
         found = storage.take_documents()
         for change in changes:
-            storage.keep(change)
+            storage.put_documents(change)
             await settled(storage)
         storage.close()
         return found
@@ -42,7 +42,7 @@ def kept(mode: str, directory: Path, *changes: Documents) -> dict[str, bytes]:
 
 async def settled(storage: Storage) -> None:
     done = asyncio.Event()
-    storage.settle_documents(done.set, ignore)
+    storage.when_documents_durable(done.set, ignore)
     await asyncio.wait_for(done.wait(), 30)
 
 
@@ -70,11 +70,11 @@ def test_whoever_waits_for_a_document_hears_that_it_failed(
         monkeypatch.setattr(TransactionWriter, "write", fail_to_write)
         answers: list[object] = []
         for value in (b"1", b"2"):
-            storage.keep({"a": value})
-            storage.settle_documents(lambda: answers.append("durable"), answers.append)
+            storage.put_documents({"a": value})
+            storage.when_documents_durable(lambda: answers.append("durable"), answers.append)
         with pytest.raises(OSError, match="no more"):
             await asyncio.wait_for(storage.failed(), 60)
-        storage.settle_documents(lambda: answers.append("durable"), answers.append)
+        storage.when_documents_durable(lambda: answers.append("durable"), answers.append)
         storage.close()
         return answers
 
@@ -108,11 +108,11 @@ def test_documents_outlive_the_journal_segment_they_were_written_to(tmp_path: Pa
         storage = open_storage("file-durable", tmp_path, asyncio.get_running_loop())
         storage.start(lambda _: None, lambda _: None)
         list(storage.recover())
-        storage.keep({"once": b"1", "gone": b"1"})
-        storage.keep({"gone": None})
+        storage.put_documents({"once": b"1", "gone": b"1"})
+        storage.put_documents({"gone": None})
         async with asyncio.timeout(30):
             while not (tmp_path / "catalog" / "log-0000000000000002").exists():
-                storage.keep({"often": bytes(SEGMENT_BYTES // 2)})
+                storage.put_documents({"often": bytes(SEGMENT_BYTES // 2)})
                 await settled(storage)
                 storage.tick()
         storage.close()

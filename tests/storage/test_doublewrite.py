@@ -9,14 +9,14 @@ import pytest
 from headrace.errors import StoredBytesDamaged
 from headrace.storage.disk import RealDisk
 from headrace.storage.file import doublewrite
-from headrace.storage.file.doublewrite import Again
+from headrace.storage.file.doublewrite import PendingBatch
 from headrace.storage.file.frames import HEADER_BYTES, DocumentsFrame, decode_header, encode_frame
 from headrace.storage.file.journal import Journal, segment_name
 
 SEGMENT_BYTES = 64 * 1024
 
 
-def write_two_batches(disk: RealDisk) -> Again:
+def write_two_batches(disk: RealDisk) -> PendingBatch:
     """The second of them, as it stands in the journal."""
     journal = Journal(disk, segment_bytes=SEGMENT_BYTES)
     for value in (b"first", b"second"):
@@ -27,7 +27,7 @@ def write_two_batches(disk: RealDisk) -> Again:
     assert first is not None
     second = decode_header(file.read(first.size, HEADER_BYTES))
     assert second is not None
-    found = Again(1, first.size, file.read(first.size, second.size))
+    found = PendingBatch(1, first.size, file.read(first.size, second.size))
     file.close()
     return found
 

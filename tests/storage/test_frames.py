@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from headrace.protocol.stream import StreamConfig, StreamState
 from headrace.storage.disk import RealDisk
-from headrace.storage.file.batch_body import frames_in, places_in, stream_at
+from headrace.storage.file.batch_body import decode_frames, frame_offsets, stream_id_at
 from headrace.storage.file.frames import (
     HEADER_BYTES,
     AppendFrame,
+    body_matches,
     decode_header,
     documents_frame,
     encode_batch,
     encode_change,
     encode_frame,
     frame_of,
-    is_sound,
 )
 
 LARGE = 1 << 16
@@ -66,15 +66,17 @@ def test_a_batch_is_read_as_it_was_written(frames: list[AppendFrame]) -> None:
     assert len(data) == header.size
     assert decode_header(data[:HEADER_BYTES]) == header
     body = data[HEADER_BYTES : HEADER_BYTES + header.body_bytes]
-    assert is_sound(header, body)
-    assert list(frames_in(body)) == frames
-    assert [stream_at(body, place) for place in places_in(body)] == [f.stream_id for f in frames]
+    assert body_matches(header, body)
+    assert list(decode_frames(body)) == frames
+    assert [stream_id_at(body, place) for place in frame_offsets(body)] == [
+        f.stream_id for f in frames
+    ]
 
 
 def test_documents_belong_to_no_stream() -> None:
     frame = encode_frame(documents_frame({"keys/token": b"secret"}))
     assert isinstance(frame, bytes)
-    assert stream_at(frame, 0) is None
+    assert stream_id_at(frame, 0) is None
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.storage.base import Check, Checked
+from headrace.storage.base import Check, CheckResult
 from headrace.storage.memory import MemoryStorage
 from headrace.storage.scrub import PASS_SECS_MIN, Scrub
 from headrace.testing.server_process import ServerProcess
@@ -32,9 +32,9 @@ class Pile(MemoryStorage):
         for _ in range(self.count):
             yield self.check
 
-    def check(self) -> Checked:
+    def check(self) -> CheckResult:
         self.done += 1
-        return Checked(1000, [])
+        return CheckResult(1000, [])
 
 
 def no_snapshots() -> Iterator[Check]:

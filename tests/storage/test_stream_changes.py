@@ -11,12 +11,12 @@ from headrace.storage.file.catalog_entries import entry_of
 from headrace.storage.file.frames import (
     AdoptFrame,
     AppendFrame,
-    ReleaseFrame,
+    ReclaimFrame,
     RemoveFrame,
     TrimFrame,
     apply_frame,
 )
-from headrace.storage.file.stream_changes import ChangedStream
+from headrace.storage.file.stream_changes import StreamChanges
 from headrace.storage.file.stream_files import NO_FILES
 from headrace.storage.records import HeadRecord
 
@@ -33,7 +33,7 @@ APPENDS = st.tuples(
 POSITIONS = st.tuples(st.integers(0, 9), st.integers(0, 99))
 OTHERS = st.one_of(
     st.builds(TrimFrame, st.just(ID), POSITIONS),
-    st.builds(ReleaseFrame, st.just(ID), POSITIONS),
+    st.builds(ReclaimFrame, st.just(ID), POSITIONS),
     st.builds(RemoveFrame, st.just(ID), st.just(False)),
     st.just(AdoptFrame(ID, HeadRecord((7, 70), (1, 10), False, False, b"s", 5), [])),
 )
@@ -42,7 +42,7 @@ OTHERS = st.one_of(
 @given(st.lists(APPENDS | OTHERS, max_size=8))
 def test_the_record_is_that_of_the_stream(steps: list[object]) -> None:
     state = StreamState(ID, "name", StreamConfig("text/plain"), 1)
-    stream = ChangedStream(entry_of(state, NO_FILES), LIMITS)
+    stream = StreamChanges(entry_of(state, NO_FILES), LIMITS)
     data = b""
     lengths: list[int] = []
     for number, step in enumerate(steps):
@@ -63,7 +63,7 @@ def test_the_record_is_that_of_the_stream(steps: list[object]) -> None:
             step.restore(state)
             stream.apply(step)
         else:
-            assert isinstance(step, TrimFrame | ReleaseFrame)
+            assert isinstance(step, TrimFrame | ReclaimFrame)
             apply_frame(state, step)
             stream.apply(step)
     run = stream.take_run()

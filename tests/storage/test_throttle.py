@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from headrace.storage.file import throttle
-from headrace.storage.file.throttle import Pace
+from headrace.storage.file.throttle import Throttle
 
 
 @pytest.mark.parametrize(("pressed", "rests"), [(False, 4), (True, 0)])
@@ -18,7 +18,7 @@ def test_it_rests_after_each_slice_unless_it_is_pressed(
     ticks = count()
     monkeypatch.setattr(throttle, "monotonic", lambda: next(ticks) * throttle.SLICE_SECS)
     monkeypatch.setattr(throttle, "sleep", rested.append)
-    assert list(Pace(lambda: pressed).through("abcd")) == list("abcd")
+    assert list(Throttle(lambda: pressed).each("abcd")) == list("abcd")
     assert rested == [throttle.REST_SECS] * rests
 
 
@@ -29,5 +29,5 @@ def test_a_worker_that_becomes_pressed_goes_on_without_rests(
     ticks = count()
     monkeypatch.setattr(throttle, "monotonic", lambda: next(ticks) * throttle.SLICE_SECS)
     monkeypatch.setattr(throttle, "sleep", rested.append)
-    assert list(Pace(lambda: next(ticks) > 6).through("abcdef")) == list("abcdef")
+    assert list(Throttle(lambda: next(ticks) > 6).each("abcdef")) == list("abcdef")
     assert 0 < len(rested) < 6

@@ -364,7 +364,7 @@ def test_links_that_a_crash_left_without_their_subscription_are_removed(tmp_path
                 for _ in range(3):
                     next(steps)
             done = asyncio.Event()
-            engine.settle_documents(done.set)
+            engine.when_documents_durable(done.set)
             await asyncio.wait_for(done.wait(), DEADLINE_SECS)
             has_links = any(name.startswith("subscriptions/one/links/") for name in kept)
             assert has_links == (run == 1)

@@ -142,7 +142,9 @@ class Buckets:
         elif bucket.pending:
             # Whether it is empty shows when what is under way is durable.
             under_way = next(iter(bucket.pending.values()))
-            self._engine.storage.settle(under_way.log, lambda: self.delete(bucket_id, reply), reply)
+            self._engine.storage.when_durable(
+                under_way.log, lambda: self.delete(bucket_id, reply), reply
+            )
         else:
             del self._buckets[bucket_id]
             self._ids.discard(bucket_id)

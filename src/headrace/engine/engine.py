@@ -233,7 +233,7 @@ class Engine:
         `failed` is called instead where that will never be known.
         """
         leaving, stream = self.leaving.get(name), self.streams.get(name)
-        settle = self.storage.settle
+        settle = self.storage.when_durable
         if leaving is not None and stream is not None:
             settle(leaving.log, lambda: settle(stream.log, done, failed), failed)
         elif leaving is not None or stream is not None:
@@ -277,11 +277,11 @@ class Engine:
 
     def keep(self, documents: Documents) -> None:
         """Make changes to documents durable: all of them, or none."""
-        self.storage.keep(documents)
+        self.storage.put_documents(documents)
 
-    def settle_documents(self, done: Callable[[], None], failed: Failed = ignore) -> None:
+    def when_documents_durable(self, done: Callable[[], None], failed: Failed = ignore) -> None:
         """Call `done` once every document handed in so far is durable, or never will be."""
-        self.storage.settle_documents(done, failed)
+        self.storage.when_documents_durable(done, failed)
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Engine:
             if not isinstance(outcome, HeadraceError):
                 self.touch(stream)
             # A refusal or a repeat says what the stream is: it must be that for certain.
-            self.storage.settle(stream.log, lambda: reply(outcome), reply)
+            self.storage.when_durable(stream.log, lambda: reply(outcome), reply)
             return
         stored_bytes = self.stored_bytes + len(outcome.data)
         if stored_bytes > self._memory_bytes_max:

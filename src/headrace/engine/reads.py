@@ -15,7 +15,7 @@ import msgspec
 from headrace.engine.tails import Stream
 from headrace.errors import HeadraceError, InvalidOffset, OffsetTrimmed
 from headrace.protocol.offsets import BEGINNING, START, Position
-from headrace.storage.base import Cold, Lengths, Range, Storage
+from headrace.storage.base import ColdRead, Lengths, Range, Storage
 
 SEEK_WINDOW_BYTES = 256 * 1024
 SHARED_BYTES_MIN = 32 * 1024  # less is copied as fast as it is looked up
@@ -126,8 +126,8 @@ class _ColdRead:
         self._reply = reply
         self._found: list[Range] = []
 
-    def begin(self, cold: Cold) -> None:
-        self._storage.run_cold(cold, self._take)
+    def begin(self, cold: ColdRead) -> None:
+        self._storage.run_in_thread(cold, self._take)
 
     def _take(self, found: Range | HeadraceError | None) -> None:
         if not self._found and not isinstance(found, Range):
@@ -154,7 +154,7 @@ class _ColdRead:
 
     def _goes_on(self) -> bool:
         end = self._found[-1].end
-        return end != self._limit and self._room > 0 and self._log.is_seam(end)
+        return end != self._limit and self._room > 0 and self._log.is_tier_boundary(end)
 
     def _finish(self) -> None:
         parts = self._found

@@ -130,7 +130,7 @@ class Renewals:
             # Every stream is written down anew by now.
             documents.update(dict.fromkeys(self._old))
             self._old = []
-        self._storage.keep(documents)
+        self._storage.put_documents(documents)
 
     def _window(self, stream: Stream, now_ms: int) -> Window:
         """A stream that is being followed is in use until now."""

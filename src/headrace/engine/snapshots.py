@@ -18,7 +18,15 @@ from headrace.errors import HeadraceError, InvalidOffset, Overloaded, StreamDele
 from headrace.protocol.offsets import Position
 from headrace.protocol.snapshots import Publish, apply_publish, decide_publish
 from headrace.protocol.stream import Snapshot
-from headrace.storage.base import CHECK_BYTES, Change, Check, Checked, Published, committing, ignore
+from headrace.storage.base import (
+    CHECK_BYTES,
+    Change,
+    Check,
+    CheckResult,
+    Published,
+    committing,
+    ignore,
+)
 from headrace.storage.blobs import Blobs
 
 if TYPE_CHECKING:
@@ -40,11 +48,11 @@ class _PartCheck:
         self._start = start
         self.is_sound = False
 
-    def __call__(self) -> Checked:
+    def __call__(self) -> CheckResult:
         snapshot = self._snapshot
         data = self._blobs.read(snapshot.blob_id, snapshot.size_bytes, self._start, CHECK_BYTES)
         self.is_sound = True
-        return Checked(len(data), [])
+        return CheckResult(len(data), [])
 
 
 class Snapshots:
@@ -65,7 +73,7 @@ class Snapshots:
         if engine.aside.has_unknown_blobs:
             logger.warning("snapshots that nobody has stay until every stream can be recovered")
             return
-        engine.storage.blobs.keep_only(self._users.keys() | engine.aside.blob_ids)
+        engine.storage.blobs.remove_unreferenced(self._users.keys() | engine.aside.blob_ids)
 
     # -- publishing ------------------------------------------------------------------------
 
@@ -111,7 +119,7 @@ class Snapshots:
 
         blobs = engine.storage.blobs
         self._storing_bytes += len(command.body)
-        engine.storage.run_cold(partial(blobs.write, blob_id, command.body), stored)
+        engine.storage.run_in_thread(partial(blobs.write, blob_id, command.body), stored)
 
     def _refusal_now(self, stream: Stream, command: Publish) -> HeadraceError | None:
         if stream.state.deleted:
@@ -136,7 +144,7 @@ class Snapshots:
         self._refuse(stream, refusal, reply)
 
     def _refuse(self, stream: Stream, refusal: HeadraceError, reply: PublishReply) -> None:
-        self._engine.storage.settle(stream.log, lambda: reply(refusal), reply)
+        self._engine.storage.when_durable(stream.log, lambda: reply(refusal), reply)
 
     def published(self, stream: Stream, snapshot: Snapshot) -> None:
         """It is durable: readers know it from now on, and what it replaces may go."""
@@ -177,7 +185,7 @@ class Snapshots:
 
     def _remove(self, blob_id: int) -> None:
         storage = self._engine.storage
-        storage.run_cold(partial(storage.blobs.remove, blob_id), ignore)
+        storage.run_in_thread(partial(storage.blobs.remove, blob_id), ignore)
 
     def read(
         self,
@@ -189,7 +197,7 @@ class Snapshots:
         """Bytes of a snapshot that is held, from a multiple of the blobs' piece size on."""
         storage = self._engine.storage
         work = partial(storage.blobs.read, snapshot.blob_id, snapshot.size_bytes, start, count)
-        storage.run_cold(work, reply)
+        storage.run_in_thread(work, reply)
 
     def checks(self) -> Iterator[Check]:
         """One pass over all blobs that streams have, as Storage.checks is over the rest."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from headrace.engine.tails import Stream
 from headrace.protocol.buckets import is_own
 from headrace.protocol.offsets import Position
-from headrace.storage.base import Released
-from headrace.storage.tiered_log import base_of
+from headrace.storage.base import Reclaimed
+from headrace.storage.tiered_log import own_start
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
@@ -54,7 +54,7 @@ class Space:
         """At the start, with `streams` in the order they were made: each is looked at once."""
         for stream in reversed(streams):
             state = stream.state
-            if stream.source is not None or state.deleted or state.kept != state.floor:
+            if stream.source is not None or state.deleted or state.retained_from != state.floor:
                 self._engine.aside.attempt(stream, self._recover)
 
     def _recover(self, stream: Stream) -> None:
@@ -67,13 +67,13 @@ class Space:
         if engine.streams.get(state.name) is not stream:
             return  # it is gone, and everything with it
         kept = needed_from(stream)
-        freed_bytes = kept.bytes - max(state.kept.bytes, base_of(state).bytes)
+        freed_bytes = kept.bytes - max(state.retained_from.bytes, own_start(state).bytes)
         if freed_bytes <= 0:
             return
-        state.kept = kept
+        state.retained_from = kept
         if not is_own(state.name):
             engine.stored_bytes -= freed_bytes
-        engine.storage.commit(stream.log, Released(state, kept, freed_bytes), None)
+        engine.storage.commit(stream.log, Reclaimed(state, kept, freed_bytes), None)
 
 
 def needed_from(stream: Stream) -> Position:
@@ -91,5 +91,5 @@ def _note_need(source: Stream, fork: Stream) -> bool:
     if source.branches is None:
         return False  # the fork is set aside
     needed = needed_from(fork)
-    is_inherited = needed.bytes < base_of(fork.state).bytes
+    is_inherited = needed.bytes < own_start(fork.state).bytes
     return source.branches.need(fork, needed if is_inherited else None)

@@ -96,7 +96,7 @@ class Stream:
             self.branches.discard(fork)
         if self.held is None:
             self.held = {}
-        self.held[self.state.kept] = self.held.get(self.state.kept, 0) + 1
+        self.held[self.state.retained_from] = self.held.get(self.state.retained_from, 0) + 1
 
     @property
     def depth(self) -> int:

@@ -167,7 +167,7 @@ class BucketRoutes:
             left -= bucket.feed.flush()
             if left > 0 and bucket.feed.is_due:
                 return True
-            self._engine.storage.settle(
+            self._engine.storage.when_durable(
                 bucket.stream.log, answer, lambda error: exchange.respond(responses.problem(error))
             )
             return False

@@ -68,10 +68,10 @@ class StreamState:
         "floor",
         "id",
         "is_json",
-        "kept",
         "media_type",
         "name",
         "producers",
+        "retained_from",
         "snapshot",
         "stream_seq",
         "tail",
@@ -86,10 +86,10 @@ class StreamState:
         self.media_type = media_type(config.content_type)
         self.is_json = self.media_type == JSON
         self.tail: Position = config.fork.point if config.fork else START
-        # Reads begin at the floor or behind it; bytes before `kept` are no longer stored. Forks
-        # may need more than clients may read: kept <= floor.
+        # Reads begin at the floor or behind it; bytes before `retained_from` are no longer stored.
+        # Forks may need more than clients may read: retained_from <= floor.
         self.floor: Position = START
-        self.kept: Position = START
+        self.retained_from: Position = START
         self.snapshot: Snapshot | None = None
         self.closed = False
         self.stream_seq: bytes | None = None

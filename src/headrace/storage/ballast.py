@@ -22,7 +22,7 @@ class Ballast:
         self._disk = disk
         self.is_held = NAME in disk.list("")
 
-    def take(self) -> None:
+    def fill(self) -> None:
         """Hold the room, if there is enough of it."""
         if self.is_held or self._disk.refusal(BALLAST_BYTES) is not None:
             return
@@ -35,11 +35,11 @@ class Ballast:
             finally:
                 file.close()
         except OSError as error:
-            self.drop()
+            self.release()
             if not is_transient_disk_error(error):
                 raise
 
-    def drop(self) -> bool:
+    def release(self) -> bool:
         """Give the room up; whether there was any."""
         was_held, self.is_held = self.is_held, False
         if was_held:

@@ -1,8 +1,8 @@
 """What the engine asks of a storage mode.
 
 Changes are handed to `commit` in order. What a change was about comes back through the
-completion callback once it is durable; `settle` calls back once everything handed in before for
-that stream is. In memory both happen at once. A log holds exactly the bytes a reader receives.
+completion callback once it is durable; `when_durable` calls back once everything handed in before
+for that stream is. In memory both happen at once. A log holds exactly the bytes a reader receives.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ def ignore(_: object) -> None:
     """Nobody wants to know."""
 
 
-Cold = Callable[[], Range | None]
+ColdRead = Callable[[], Range | None]
 """A read that touches a disk and no memory that changes: to be done off the loop."""
 
 
-class Checked(NamedTuple):
+class CheckResult(NamedTuple):
     """Some of what is stored, read again: how much, and what is not as it was written."""
 
     data_bytes: int
     damage: list[HeadraceError]
 
 
-Check = Callable[[], Checked]
+Check = Callable[[], CheckResult]
 CHECK_BYTES: Final = 1024 * 1024  # one check reads about so much
 
 
 class Log(Protocol):
     """The bytes of one stream and the boundaries of its messages."""
 
-    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | ColdRead | None:
         """Messages from `start` up to `limit`: at most `bytes_max`, but at least one.
 
         None where `start` is not a boundary between two messages.
@@ -71,7 +71,7 @@ class Log(Protocol):
         """
         ...
 
-    def is_seam(self, position: Position) -> bool:
+    def is_tier_boundary(self, position: Position) -> bool:
         """Whether a cold read ends at `position` only because another part goes on there."""
         ...
 
@@ -115,15 +115,18 @@ class Published(msgspec.Struct, frozen=True):
     snapshot: Snapshot
 
 
-class Released(msgspec.Struct, frozen=True):
-    """A change: nobody needs the bytes before `kept`; `freed_bytes` of them are this log's own."""
+class Reclaimed(msgspec.Struct, frozen=True):
+    """A change: no reader or fork needs the bytes before `retained_from`.
+
+    `freed_bytes` of them are this log's own.
+    """
 
     state: StreamState
-    kept: Position
+    retained_from: Position
     freed_bytes: int
 
 
-Change = Appended | Created | Removed | Trimmed | Published | Released | Adopted
+Change = Appended | Created | Removed | Trimmed | Published | Reclaimed | Adopted
 Documents = Mapping[str, bytes | None]
 """Values kept by name beside the streams, of whatever is not a stream; None takes one away."""
 Entry = tuple[Any, Any, Any]
@@ -235,7 +238,7 @@ class Storage(Protocol):
         """
         ...
 
-    def note_id(self, id: int) -> None:
+    def reserve_ids(self, id: int) -> None:
         """Ids up to this one were used elsewhere: durable with the next checkpoint or commit."""
         ...
 
@@ -254,21 +257,21 @@ class Storage(Protocol):
         """Memory and disk no longer agree: answer whoever waits, write nothing more, stop."""
         ...
 
-    def settle(
+    def when_durable(
         self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
     ) -> None:
         """Call `done` once everything handed in for `log` is durable; `failed` if it never is."""
         ...
 
-    def keep(self, documents: Documents) -> None:
+    def put_documents(self, documents: Documents) -> None:
         """Make changes to documents durable: all of them, or none."""
         ...
 
-    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
+    def when_documents_durable(self, done: Callable[[], None], failed: Failed) -> None:
         """Call back once every document handed in so far is durable, or never will be."""
         ...
 
-    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def run_in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Do `work`, which touches a disk, off the loop; then call `done` with its result.
 
         Where `work` raises, an error is its result; where `done` raises, it is called once more

@@ -42,7 +42,7 @@ class Blobs(Protocol):
 
     def remove(self, blob_id: int) -> None: ...
 
-    def keep_only(self, blob_ids: set[int]) -> None:
+    def remove_unreferenced(self, blob_ids: set[int]) -> None:
         """At the start: everything else is left over."""
         ...
 
@@ -63,7 +63,7 @@ class MemoryBlobs:
     def remove(self, blob_id: int) -> None:
         del self._blobs[blob_id]
 
-    def keep_only(self, blob_ids: set[int]) -> None:
+    def remove_unreferenced(self, blob_ids: set[int]) -> None:
         """Nothing outlives the process."""
 
 
@@ -117,7 +117,7 @@ class DiskBlobs:
     def remove(self, blob_id: int) -> None:
         self._disk.remove(path(blob_id))
 
-    def keep_only(self, blob_ids: set[int]) -> None:
+    def remove_unreferenced(self, blob_ids: set[int]) -> None:
         for place in self._files():
             blob_id = _id_of(place)
             if blob_id is None:

@@ -29,8 +29,8 @@ from headrace.errors import (
 )
 from headrace.faults import hand_over, internal_fault, tell
 from headrace.storage.base import Commits, Delayed, Entry, Failed, Postponed
-from headrace.storage.disk import without_descriptor
-from headrace.storage.worker_thread import LaneMaker, ThreadLane
+from headrace.storage.disk import descriptor_refusal
+from headrace.storage.worker_thread import WorkerFactory, WorkerThread
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def _nothing() -> None:
     """Nobody waits."""
 
 
-class _Settling(NamedTuple):
+class _Waiter(NamedTuple):
     """Someone who waits for what was added before."""
 
     done: Callable[[], None]
@@ -57,20 +57,20 @@ class Committer(Generic[W]):
         loop: asyncio.AbstractEventLoop,
         name: str,
         write: Callable[[list[W]], None],
-        lanes: LaneMaker = ThreadLane,
+        worker_factory: WorkerFactory = WorkerThread,
     ) -> None:
         self._loop = loop
         self._write = write
         self._work: list[W] = []
-        self._waiting: list[Entry | _Settling] = []
+        self._waiting: list[Entry | _Waiter] = []
         self._busy = False
         self._scheduled = False
-        self._telling = False
+        self._notifying = False
         self.gathering = 1
         """The number of the batch that `add` adds to."""
         self.finished = 0
         """The number of the last batch that is durable."""
-        self._lane = lanes(loop, name)
+        self._worker = worker_factory(loop, name)
         self._failure: asyncio.Future[None] = loop.create_future()
         self.commits = Commits()
         self.is_failed = False
@@ -93,7 +93,7 @@ class Committer(Generic[W]):
     @property
     def is_idle(self) -> bool:
         """Whether everything that was added is durable, and everybody has been told."""
-        return not (self._busy or self._work or self._waiting or self._telling)
+        return not (self._busy or self._work or self._waiting or self._notifying)
 
     def add(self, work: W, entry: Entry | None) -> None:
         if self.is_failed:
@@ -104,7 +104,7 @@ class Committer(Generic[W]):
             self._waiting.append(entry)
         self._schedule()
 
-    def settle(self, done: Callable[[], None], failed: Failed) -> None:
+    def when_durable(self, done: Callable[[], None], failed: Failed) -> None:
         """Call back when everything added so far is durable, or `failed` when it never will be."""
         if self.is_failed:
             failed(CommitFailed())
@@ -113,14 +113,14 @@ class Committer(Generic[W]):
         elif self.postponed is not None:
             failed(self._refusal())
         else:
-            self._waiting.append(_Settling(done, failed))
+            self._waiting.append(_Waiter(done, failed))
             self._schedule()
 
     def run(self, work: Callable[[], None], done: Callable[[], None] = _nothing) -> None:
         """Do something else on the writing thread, between two batches; then call `done`."""
         if self.is_failed:
             return
-        self._lane.do(lambda: self._guarded(work), lambda error: self._ran(error, done))
+        self._worker.submit(lambda: self._guarded(work), lambda error: self._ran(error, done))
 
     def _ran(self, error: BaseException | None, done: Callable[[], None]) -> None:
         if error is None:
@@ -160,7 +160,7 @@ class Committer(Generic[W]):
         self.gathering += 1
         work, self._work = self._work, []
         waiting, self._waiting = self._waiting, []
-        self._lane.do(
+        self._worker.submit(
             lambda: self._guarded(lambda: self._timed(work)),
             lambda error: self._finished(work, waiting, error),
         )
@@ -170,14 +170,14 @@ class Committer(Generic[W]):
         if self.postponed is not None and not self._busy and not self.is_failed:
             self._begin()
 
-    def _postpone(self, work: list[W], waiting: list[Entry | _Settling], reason: Postponed) -> None:
+    def _postpone(self, work: list[W], waiting: list[Entry | _Waiter], reason: Postponed) -> None:
         """Nothing of a batch was written: it is part of the next one."""
         is_first, self.postponed = self.postponed is None, reason
         self._busy = False
         self.gathering -= 1
         self._work = work + self._work
         everybody = waiting + self._waiting
-        entries = [item for item in everybody if not isinstance(item, _Settling)]
+        entries = [item for item in everybody if not isinstance(item, _Waiter)]
         if is_first:
             logger.warning("nothing can be written at present: %s", reason)
         elif self._delayed is not None:
@@ -185,7 +185,7 @@ class Committer(Generic[W]):
             entries = self._delayed(entries, self._refusal())
         self._waiting = [*entries]
         for item in everybody:
-            if isinstance(item, _Settling):
+            if isinstance(item, _Waiter):
                 item.failed(self._refusal())
 
     def _refusal(self) -> HeadraceError:
@@ -194,7 +194,7 @@ class Committer(Generic[W]):
         return refusal_of(self.postponed.reason)
 
     def _finished(
-        self, work: list[W], waiting: list[Entry | _Settling], error: BaseException | None
+        self, work: list[W], waiting: list[Entry | _Waiter], error: BaseException | None
     ) -> None:
         if isinstance(error, Postponed) and not self.is_failed:
             self._postpone(work, waiting, error)
@@ -209,20 +209,20 @@ class Committer(Generic[W]):
         self.finished += 1
         if self._work or self._waiting:
             self._begin()
-        self._telling = True
+        self._notifying = True
         try:
-            self._tell(waiting)
+            self._notify(waiting)
         except Exception as defect:
             # Who has been told and who has not is unknown: nobody may wait for ever.
             self.fail(defect, waiting)
         finally:
-            self._telling = False
+            self._notifying = False
 
-    def _tell(self, waiting: list[Entry | _Settling]) -> None:
+    def _notify(self, waiting: list[Entry | _Waiter]) -> None:
         """Everybody hears of it, also where telling one of them raises."""
         entries: list[Entry] = []
         for item in waiting:
-            if not isinstance(item, _Settling):
+            if not isinstance(item, _Waiter):
                 entries.append(item)
                 continue
             if entries:
@@ -235,7 +235,7 @@ class Committer(Generic[W]):
         if entries:
             self._committed(entries)
 
-    def fail(self, error: BaseException, waiting: Sequence[Entry | _Settling] = ()) -> None:
+    def fail(self, error: BaseException, waiting: Sequence[Entry | _Waiter] = ()) -> None:
         """Write nothing more, and tell everybody who waits."""
         if not self.is_failed:
             logger.critical("storage failed; stopping", exc_info=error)
@@ -243,16 +243,16 @@ class Committer(Generic[W]):
             self._failure.set_exception(error)
         unknown = [*waiting, *self._waiting]
         self._waiting, self._work = [], []
-        self._failed([item for item in unknown if not isinstance(item, _Settling)])
+        self._failed([item for item in unknown if not isinstance(item, _Waiter)])
         for item in unknown:
-            if isinstance(item, _Settling):
+            if isinstance(item, _Waiter):
                 tell(item.failed, CommitFailed())
 
     def close(self) -> None:
         """Stop, with everything that was added written; nobody is told any more."""
         self._is_closed = True
         self._failure.cancel()
-        self._lane.close()
+        self._worker.close()
         if self._work and not self.is_poisoned:
             try:
                 self._guarded(lambda: self._write(self._work))
@@ -264,10 +264,10 @@ def refusal_of(reason: OSError) -> HeadraceError:
     """What a client is told where a disk has no room, or is read-only."""
     if reason.errno == errno.EROFS:
         return StorageReadOnly()
-    return without_descriptor(reason) or InsufficientStorage(0, 0, is_stuck=True)
+    return descriptor_refusal(reason) or InsufficientStorage(0, 0, is_stuck=True)
 
 
-def finish_cold(finished: asyncio.Future[Any], done: Callable[[Any], None]) -> None:
+def deliver_result(finished: asyncio.Future[Any], done: Callable[[Any], None]) -> None:
     """Hand on what work off the loop came to. Damage is an answer, and so is a defect."""
     tell(done, _result_or_error(finished))
 
@@ -280,7 +280,7 @@ def _result_or_error(finished: asyncio.Future[Any]) -> Any:
             _log_damage(error.detail)
         return error
     except OSError as error:
-        if (refusal := without_descriptor(error)) is not None:
+        if (refusal := descriptor_refusal(error)) is not None:
             return refusal
         damage = StoredBytesUnreadable(
             str(error.filename or "a file"), error.strerror or str(error)

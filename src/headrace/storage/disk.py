@@ -42,29 +42,29 @@ RESERVE_BYTES_MAX: Final = 256 * 1024 * 1024
 RESERVE_SHARE: Final = 8
 
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-_LOOK_AGAIN_SECS: Final = 0.02
-_BRIEFLY_SECS: Final = 1.0
+_RETRY_SECS: Final = 0.02
+_SHORT_WAIT_SECS: Final = 1.0
 
 
-def without_descriptor(error: BaseException | None) -> Overloaded | None:
+def descriptor_refusal(error: BaseException | None) -> Overloaded | None:
     """What to tell somebody whose work met the end of descriptors; None where it met another."""
     if not isinstance(error, OSError) or error.errno not in _NO_DESCRIPTOR:
         return None
     return Overloaded("open files", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-class _Patience(threading.local):
+class _DescriptorWait(threading.local):
     """How long a thread waits for a free descriptor: without end, unless it says otherwise."""
 
     secs: float | None = None
 
 
-_patience = _Patience()
+_descriptor_wait = _DescriptorWait()
 
 
 def wait_briefly_for_descriptors() -> None:
     """Called on a thread whose work somebody waits for, and can be told that there are none."""
-    _patience.secs = _BRIEFLY_SECS
+    _descriptor_wait.secs = _SHORT_WAIT_SECS
 
 
 class SyncFailed(OSError):
@@ -201,7 +201,7 @@ class RealFile:
             while pieces:
                 written = os.pwritev(self._fd, pieces[:_PIECES_MAX], offset)
                 offset += written
-                pieces = _behind(pieces, written)
+                pieces = _unwritten(pieces, written)
         except OSError as error:
             error.filename = self._name
             raise
@@ -253,7 +253,7 @@ class ReadOnlyFile(RealFile):
         return OSError(errno.EROFS, os.strerror(errno.EROFS), self._name)
 
 
-def _behind(pieces: tuple[bytes, ...], written: int) -> tuple[bytes, ...]:
+def _unwritten(pieces: tuple[bytes, ...], written: int) -> tuple[bytes, ...]:
     """What is left of pieces of which so many bytes are written."""
     for number, piece in enumerate(pieces):
         if written < len(piece):
@@ -284,12 +284,12 @@ class RealDisk:
             is_main = threading.current_thread() is threading.main_thread()
             if error.errno not in _NO_DESCRIPTOR or is_main:
                 raise
-        deadline = None if _patience.secs is None else monotonic() + _patience.secs
+        deadline = None if _descriptor_wait.secs is None else monotonic() + _descriptor_wait.secs
         logger.warning("no file descriptor is free; waiting for one")
         self._waiting += 1
         try:
             while True:
-                sleep(_LOOK_AGAIN_SECS)
+                sleep(_RETRY_SECS)
                 try:
                     return call()
                 except OSError as error:
@@ -350,7 +350,7 @@ class RealDisk:
 
     def refusal(self, needed_bytes: int = 0) -> HeadraceError | None:
         if self._waiting:
-            return without_descriptor(OSError(errno.EMFILE, ""))
+            return descriptor_refusal(OSError(errno.EMFILE, ""))
         found = os.statvfs(self._root)
         if found.f_flag & os.ST_RDONLY:
             return StorageReadOnly()

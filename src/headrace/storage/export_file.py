@@ -147,11 +147,11 @@ class ExportReader:
                 raise self._damaged(begin)
             body = self._read(header.size - frames.HEADER_BYTES)
             body = body[: header.body_bytes]
-            if not frames.is_sound(header, body):
+            if not frames.body_matches(header, body):
                 raise self._damaged(begin)
             if not body:
                 break
-            yield from batch_body.frames_in(body)
+            yield from batch_body.decode_frames(body)
             lsn = header.next_lsn
         if self._file.size() != self._position:
             raise self._damaged(self._position)

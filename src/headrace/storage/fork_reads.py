@@ -11,12 +11,12 @@ from typing import Final
 
 from headrace.limits import INTEGER_MAX
 from headrace.protocol.offsets import Position
-from headrace.storage.base import Cold, Range
+from headrace.storage.base import ColdRead, Range
 
-ReadOne = Callable[[Position, Position, int], Range | Cold | None]
-Sought = tuple[Position | None, Position]
+ReadOne = Callable[[Position, Position, int], Range | ColdRead | None]
+SeekResult = tuple[Position | None, Position]
 """Where so many messages end in the log that has them, and where a branch leaves that log."""
-FAR: Final = Position(INTEGER_MAX, INTEGER_MAX)  # past the tail of every stream
+PAST_EVERY_TAIL: Final = Position(INTEGER_MAX, INTEGER_MAX)  # past the tail of every stream
 
 
 def clip(found: Range | None, end: Position) -> Range | None:
@@ -28,9 +28,9 @@ def clip(found: Range | None, end: Position) -> Range | None:
     return Range(end, found.data[:-surplus], lengths)
 
 
-def read_on(
+def read_across_forks(
     read_one: ReadOne, start: Position, limit: Position, bytes_max: int
-) -> Range | Cold | None:
+) -> Range | ColdRead | None:
     """What `read_one` finds from `start`, and goes on finding in memory, as one range."""
     found = read_one(start, limit, bytes_max)
     while isinstance(found, Range) and found.end != limit:
@@ -42,8 +42,10 @@ def read_on(
     return found
 
 
-def seek_messages(
-    seek_one: Callable[[Position, int | None], Sought], start: Position, messages_max: int | None
+def seek_across_forks(
+    seek_one: Callable[[Position, int | None], SeekResult],
+    start: Position,
+    messages_max: int | None,
 ) -> Position | None:
     """The end of so many messages from `start`, across branches; None if memory cannot tell."""
     position, left = start, messages_max

@@ -26,13 +26,19 @@ from headrace.storage.base import (
     Lengths,
     Log,
     Range,
+    Reclaimed,
     Recovered,
-    Released,
     Unrecovered,
     ignore,
 )
 from headrace.storage.blobs import Blobs, MemoryBlobs
-from headrace.storage.fork_reads import FAR, Sought, clip, read_on, seek_messages
+from headrace.storage.fork_reads import (
+    PAST_EVERY_TAIL,
+    SeekResult,
+    clip,
+    read_across_forks,
+    seek_across_forks,
+)
 
 _FIRST_ID_MIN: Final = 1 << 61  # past what a clock can lead to
 _RANDOM_BITS: Final = 61
@@ -67,7 +73,7 @@ class MemoryLog:
     def read(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
         if self.parent is None:
             return self.read_own(start, limit, bytes_max)
-        found = read_on(self._read_one, start, limit, bytes_max)
+        found = read_across_forks(self._read_one, start, limit, bytes_max)
         assert not callable(found), "memory is never cold"
         return found
 
@@ -78,7 +84,7 @@ class MemoryLog:
             return self.seek_own(start, messages_max, bytes_max)
         if bytes_max is not None:
             return None
-        return seek_messages(self._seek_one, start, messages_max)
+        return seek_across_forks(self._seek_one, start, messages_max)
 
     def seek_own(
         self, start: Position, messages_max: int | None, bytes_max: int | None
@@ -97,7 +103,7 @@ class MemoryLog:
             return start
         return Position(self.base.messages + count, self.ends[count - 1])
 
-    def is_seam(self, position: Position) -> bool:
+    def is_tier_boundary(self, position: Position) -> bool:
         return False
 
     def _owner(self, start: Position, limit: Position) -> tuple[MemoryLog, Position]:
@@ -112,8 +118,8 @@ class MemoryLog:
         owner, end = self._owner(start, limit)
         return clip(owner.read_own(start, end, bytes_max), end)
 
-    def _seek_one(self, start: Position, messages_max: int | None) -> Sought:
-        owner, end = self._owner(start, FAR)
+    def _seek_one(self, start: Position, messages_max: int | None) -> SeekResult:
+        owner, end = self._owner(start, PAST_EVERY_TAIL)
         return owner.seek_own(start, messages_max, None), end
 
     def read_own(self, start: Position, limit: Position, bytes_max: int) -> Range | None:
@@ -137,16 +143,16 @@ class MemoryLog:
             return own <= len(self.ends) and self.ends[own - 1] == position.bytes
         return position == self.base
 
-    def forget(self, byte_count: int) -> None:
+    def evict(self, byte_count: int) -> None:
         """Forget at most so many bytes from the front, up to a boundary."""
         count = bisect_right(self.ends, self.base.bytes + byte_count)
         if count:
             self.trim(Position(self.base.messages + count, self.ends[count - 1]))
 
-    def release(self, kept: Position) -> None:
-        """Nobody needs what comes before `kept`, a boundary."""
-        if kept.bytes > self.base.bytes:
-            self.trim(kept)
+    def reclaim(self, retained_from: Position) -> None:
+        """No reader or fork needs what comes before `retained_from`, a boundary."""
+        if retained_from.bytes > self.base.bytes:
+            self.trim(retained_from)
 
     def trim(self, floor: Position) -> None:
         count = bisect_right(self.ends, floor.bytes)
@@ -188,7 +194,7 @@ class MemoryStorage:
     def take_documents(self) -> dict[str, bytes]:
         return {}
 
-    def note_id(self, id: int) -> None:
+    def reserve_ids(self, id: int) -> None:
         """What was used elsewhere is as far away as what was used by other runs."""
 
     def new_log(self, state: StreamState, source: Log | None) -> MemoryLog:
@@ -201,23 +207,23 @@ class MemoryStorage:
             own.append(change)
         elif type(change) is Created:
             own.append(change.initial)
-        elif type(change) is Released:
-            own.release(change.kept)
+        elif type(change) is Reclaimed:
+            own.reclaim(change.retained_from)
         if entry is not None:
             self._committed((entry,))
 
-    def settle(
+    def when_durable(
         self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
     ) -> None:
         done()
 
-    def keep(self, documents: Documents) -> None:
+    def put_documents(self, documents: Documents) -> None:
         """Whoever hands them in has them in memory already."""
 
-    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
+    def when_documents_durable(self, done: Callable[[], None], failed: Failed) -> None:
         done()
 
-    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def run_in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         done(work())
 
     def checks(self) -> Iterator[Check]:

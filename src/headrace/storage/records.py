@@ -51,7 +51,7 @@ class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
     deleted: bool
     stream_seq: bytes | None
     written_ms: int
-    kept: tuple[int, int] = (0, 0)
+    retained_from: tuple[int, int] = (0, 0)
     snapshot: SnapshotRecord | None = None
 
 
@@ -86,7 +86,7 @@ def head_of(state: StreamState) -> HeadRecord:
         state.deleted,
         state.stream_seq,
         state.written_ms,
-        state.kept,
+        state.retained_from,
         snapshot_record(state.snapshot),
     )
 
@@ -107,7 +107,7 @@ def head_after_appends(
         head.deleted,
         head.stream_seq if stream_seq is None else stream_seq,
         written_ms,
-        head.kept,
+        head.retained_from,
         head.snapshot,
     )
 
@@ -184,7 +184,7 @@ def restore_head(state: StreamState, head: HeadRecord) -> None:
     state.closed = head.closed
     state.deleted = head.deleted
     state.stream_seq = head.stream_seq
-    state.kept = _position(head.kept)
+    state.retained_from = _position(head.retained_from)
     state.snapshot = snapshot_of(head.snapshot)
     state.touched_ms = state.written_ms = head.written_ms
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.clock import Clock
 from headrace.errors import HeadraceError, Unavailable
-from headrace.storage.base import Check, Checked, Storage
+from headrace.storage.base import Check, CheckResult, Storage
 
 logger = logging.getLogger(__name__)
 
@@ -47,20 +47,20 @@ class Scrub:
 
     def tick(self) -> None:
         self._allowance = min(self._allowance + self._bytes_per_sec, self._bytes_per_sec)
-        self._go_on()
+        self._run_next()
 
     def stop(self) -> None:
         self._is_stopped = True
 
-    def _go_on(self) -> None:
+    def _run_next(self) -> None:
         if self._is_busy or self._is_stopped or self._allowance <= 0:
             return
-        check = next(self._checks, None) or self._begin()
+        check = next(self._checks, None) or self._begin_pass()
         if check is not None:
             self._is_busy = True
-            self._storage.run_cold(check, self._checked)
+            self._storage.run_in_thread(check, self._checked)
 
-    def _begin(self) -> Check | None:
+    def _begin_pass(self) -> Check | None:
         now = self._clock.monotonic()
         if now < self._next_pass_at:
             return None
@@ -68,15 +68,15 @@ class Scrub:
         self._checks = chain(self._storage.checks(), self._snapshots())
         return next(self._checks, None)
 
-    def _checked(self, result: Checked | HeadraceError) -> None:
+    def _checked(self, result: CheckResult | HeadraceError) -> None:
         self._is_busy = False
         if isinstance(result, Unavailable):  # no descriptor was free: the next pass looks again
-            found = Checked(0, [])
+            found = CheckResult(0, [])
         else:
-            found = Checked(0, [result]) if isinstance(result, HeadraceError) else result
+            found = CheckResult(0, [result]) if isinstance(result, HeadraceError) else result
         self._allowance -= found.data_bytes
         self.scrubbed_bytes += found.data_bytes
         self.damage_found += len(found.damage)
         for damage in found.damage:
             logger.error("the scrub found damage: %s", damage.detail)
-        self._go_on()
+        self._run_next()

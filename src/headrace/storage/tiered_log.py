@@ -10,34 +10,40 @@ from abc import ABC, abstractmethod
 
 from headrace.protocol.offsets import START, Position
 from headrace.protocol.stream import StreamState
-from headrace.storage.base import Cold, Range
-from headrace.storage.fork_reads import FAR, Sought, clip, read_on, seek_messages
+from headrace.storage.base import ColdRead, Range
+from headrace.storage.fork_reads import (
+    PAST_EVERY_TAIL,
+    SeekResult,
+    clip,
+    read_across_forks,
+    seek_across_forks,
+)
 from headrace.storage.memory import MemoryLog
 
 
-def base_of(state: StreamState) -> Position:
+def own_start(state: StreamState) -> Position:
     """Where a stream's own bytes begin."""
     fork = state.config.fork
     return fork.point if fork is not None else START
 
 
-class TailedLog(ABC):
+class TieredLog(ABC):
     """One stream; `base` is where its own bytes begin, after those of the log it branched from."""
 
     __slots__ = ("base", "parent", "state", "tail")
 
-    def __init__(self, state: StreamState, parent: TailedLog | None) -> None:
+    def __init__(self, state: StreamState, parent: TieredLog | None) -> None:
         self.state = state
         self.parent = parent
-        self.base = base_of(state)
+        self.base = own_start(state)
         self.tail = MemoryLog(state.tail)
 
     @property
     def stored_bytes(self) -> int:
-        return self.state.tail.bytes - max(self.base.bytes, self.state.kept.bytes)
+        return self.state.tail.bytes - max(self.base.bytes, self.state.retained_from.bytes)
 
-    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
-        return read_on(self._read_one, start, limit, bytes_max)
+    def read(self, start: Position, limit: Position, bytes_max: int) -> Range | ColdRead | None:
+        return read_across_forks(self._read_one, start, limit, bytes_max)
 
     def seek(
         self, start: Position, messages_max: int | None, bytes_max: int | None
@@ -46,21 +52,21 @@ class TailedLog(ABC):
             return self.tail.seek(start, messages_max, bytes_max)
         if bytes_max is not None:
             return None
-        return seek_messages(self._seek_one, start, messages_max)
+        return seek_across_forks(self._seek_one, start, messages_max)
 
-    def release(self, kept: Position) -> None:
-        """Nobody needs what comes before `kept`: keep no memory of it."""
-        self.tail.release(kept)
+    def reclaim(self, retained_from: Position) -> None:
+        """No reader or fork needs what comes before `retained_from`: free its memory."""
+        self.tail.reclaim(retained_from)
 
-    def is_seam(self, position: Position) -> bool:
-        log: TailedLog | None = self
+    def is_tier_boundary(self, position: Position) -> bool:
+        log: TieredLog | None = self
         while log is not None:
             if position in (log.base, log.tail.base):
                 return True
             log = log.parent
         return False
 
-    def _owner(self, start: Position, limit: Position) -> tuple[TailedLog, Position]:
+    def _owner(self, start: Position, limit: Position) -> tuple[TieredLog, Position]:
         """The log that has what is at `start`, and where that ends: at `limit` or at a branch."""
         owner, end = self, limit
         while start.bytes < owner.base.bytes and owner.parent is not None:
@@ -68,19 +74,21 @@ class TailedLog(ABC):
             owner = owner.parent
         return owner, end
 
-    def _seek_one(self, start: Position, messages_max: int | None) -> Sought:
-        owner, end = self._owner(start, FAR)
+    def _seek_one(self, start: Position, messages_max: int | None) -> SeekResult:
+        owner, end = self._owner(start, PAST_EVERY_TAIL)
         return owner.tail.seek(start, messages_max, None), end
 
-    def _read_one(self, start: Position, limit: Position, bytes_max: int) -> Range | Cold | None:
+    def _read_one(
+        self, start: Position, limit: Position, bytes_max: int
+    ) -> Range | ColdRead | None:
         owner, end = self, limit
         if start.bytes < self.base.bytes:
             owner, end = self._owner(start, limit)
         if start.bytes >= owner.tail.base.bytes:
             return clip(owner.tail.read(start, end, bytes_max), end)
-        cold = owner.cold(start, min(end, owner.tail.base), bytes_max)
-        return lambda: clip(cold(), end)
+        cold_read = owner.cold_read(start, min(end, owner.tail.base), bytes_max)
+        return lambda: clip(cold_read(), end)
 
     @abstractmethod
-    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+    def cold_read(self, start: Position, limit: Position, bytes_max: int) -> ColdRead:
         """A read of what is on disk before `limit`."""

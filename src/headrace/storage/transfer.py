@@ -43,7 +43,7 @@ from headrace.storage.file.frames import (
     frame_of,
 )
 from headrace.storage.records import new_state
-from headrace.storage.tiered_log import base_of
+from headrace.storage.tiered_log import own_start
 
 WINDOW_BYTES: Final = 256 * 1024
 DOCUMENTS_PER_FRAME: Final = 1000
@@ -94,7 +94,7 @@ async def export_directory(directory: Path, target: Path, progress: Progress) ->
 
 def _first(state: StreamState) -> Position:
     """Where the bytes that a stream itself keeps begin."""
-    return max(base_of(state), state.kept)
+    return max(own_start(state), state.retained_from)
 
 
 def _blob_frames(streams: Iterable[Recovered], blobs: Blobs) -> Iterator[Frame]:
@@ -165,14 +165,14 @@ async def _import(reader: ExportReader, source: Path, storage: Storage, progress
     storage.start(ignore, ignore)
     found = list(storage.recover())
     assert not found, "an import makes its directory"
-    storage.note_id(reader.summary.last_id)
+    storage.reserve_ids(reader.summary.last_id)
     importer = _Importer(storage, source)
     for frame in reader.frames():
         importer.take(frame)
         if importer.unsettled_bytes > UNSETTLED_BYTES_MAX:
-            await importer.settle()
+            await importer.when_durable()
             progress(reader.summary, importer.data_bytes)
-    await importer.settle()
+    await importer.when_durable()
     progress(reader.summary, importer.data_bytes)
 
 
@@ -189,7 +189,7 @@ class _Importer:
     def take(self, frame: Frame) -> None:
         self.unsettled_bytes += FRAME_BYTES
         if isinstance(frame, DocumentsFrame):
-            self._storage.keep(frame.documents)
+            self._storage.put_documents(frame.documents)
         elif isinstance(frame, BlobFrame):
             self._storage.blobs.write(frame.blob_id, frame.data)
         elif isinstance(frame, CreateFrame):
@@ -236,13 +236,13 @@ class _Importer:
         self.unsettled_bytes += len(change.data)
         self.data_bytes += len(change.data)
 
-    async def settle(self) -> None:
+    async def when_durable(self) -> None:
         """Wait until everything so far is durable, and there is room for more."""
         for stream_id in self._touched:
             log = self._streams[stream_id][1]
-            await _called(partial(self._storage.settle, log))
+            await _called(partial(self._storage.when_durable, log))
         self._touched.clear()
-        await _called(self._storage.settle_documents)
+        await _called(self._storage.when_documents_durable)
         self.unsettled_bytes = 0
         self._storage.tick()
         while (refusal := self._storage.refusal) is not None:
@@ -253,11 +253,11 @@ class _Importer:
             self._storage.tick()
 
 
-async def _called(settle: Callable[[Callable[[], None], Failed], None]) -> None:
+async def _called(when_durable: Callable[[Callable[[], None], Failed], None]) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def failed(error: HeadraceError) -> None:
         future.set_exception(error)
 
-    settle(lambda: future.set_result(None), failed)
+    when_durable(lambda: future.set_result(None), failed)
     await future

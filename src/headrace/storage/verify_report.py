@@ -47,8 +47,8 @@ def check_snapshots(disk: Disk, snapshots: Iterable[Snapshot | None]) -> Iterato
             yield damage.detail
             continue
         except OSError as error:
-            unreadable = error.strerror or str(error)
-            yield StoredBytesUnreadable(blob_path(blob_id), unreadable).detail
+            translate_lmdb_errors = error.strerror or str(error)
+            yield StoredBytesUnreadable(blob_path(blob_id), translate_lmdb_errors).detail
             continue
         if sha256(data).digest() != snapshot.digest:
             yield StoredBytesDamaged(blob_path(blob_id), "0").detail

@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 Done = Callable[[BaseException | None], None]
 
 
-class Lane(Protocol):
-    def do(self, work: Callable[[], None], done: Done) -> None:
+class Worker(Protocol):
+    def submit(self, work: Callable[[], None], done: Done) -> None:
         """Do `work` after all that was handed in before; then `done`, with what it raised."""
         ...
 
@@ -26,39 +26,39 @@ class Lane(Protocol):
         ...
 
 
-LaneMaker = Callable[[asyncio.AbstractEventLoop, str], Lane]
+WorkerFactory = Callable[[asyncio.AbstractEventLoop, str], Worker]
 
 
-class _Errand(NamedTuple):
+class _Job(NamedTuple):
     work: Callable[[], None]
     done: Done
 
 
-class ThreadLane:
+class WorkerThread:
     """Its thread begins with the first thing to do, and does not keep a process alive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
-        self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._runner = Thread(target=self._run, name=name, daemon=True)
 
-    def do(self, work: Callable[[], None], done: Done) -> None:
+    def submit(self, work: Callable[[], None], done: Done) -> None:
         if self._runner.ident is None:
             self._runner.start()
-        self._errands.put(_Errand(work, done))
+        self._jobs.put(_Job(work, done))
 
     def _run(self) -> None:
-        while (errand := self._errands.get()) is not None:
+        while (job := self._jobs.get()) is not None:
             error: BaseException | None = None
             try:
-                errand.work()
+                job.work()
             except BaseException as raised:
                 error = raised
             # A loop that is closed has nobody left to tell.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(errand.done, error)
+                self._loop.call_soon_threadsafe(job.done, error)
 
     def close(self) -> None:
         if self._runner.ident is not None:
-            self._errands.put(None)
+            self._jobs.put(None)
             self._runner.join()

@@ -225,7 +225,7 @@ class Dispatcher:
 
     def _tell_durable(self, follower: Follower, wake_id: str) -> None:
         """Nobody hears of a wake before it is durable: no other may ever have its generation."""
-        self._engine.settle_documents(lambda: self._guarded(self._tell, follower, wake_id))
+        self._engine.when_documents_durable(lambda: self._guarded(self._tell, follower, wake_id))
 
     def _tell(self, follower: Follower, wake_id: str) -> None:
         """Hand a wake over, unless it is over or has been claimed by now."""

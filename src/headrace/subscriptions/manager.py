@@ -105,7 +105,7 @@ class SubscriptionManager:
 
     def when_durable(self, done: Callable[[], None], failed: Failed) -> None:
         """Call `done` once everything decided so far is durable, `failed` if that cannot be."""
-        self._engine.settle_documents(done, failed)
+        self._engine.when_documents_durable(done, failed)
 
     async def stop(self) -> None:
         await self._dispatcher.stop()

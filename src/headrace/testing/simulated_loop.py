@@ -15,14 +15,14 @@ from contextvars import Context
 from random import Random
 from typing import Any, cast
 
-from headrace.storage.worker_thread import Done, Lane
+from headrace.storage.worker_thread import Done, Worker
 
 
-class _SimulatedLane:
+class _SimulatedWorker:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
 
-    def do(self, work: Callable[[], None], done: Done) -> None:
+    def submit(self, work: Callable[[], None], done: Done) -> None:
         def run() -> None:
             error: Exception | None = None
             try:
@@ -103,9 +103,9 @@ class SimulatedLoop:
         self.hand_in(executor, run)
         return future
 
-    def lane(self, loop: asyncio.AbstractEventLoop, name: str) -> Lane:
+    def lane(self, loop: asyncio.AbstractEventLoop, name: str) -> Worker:
         """For storage, in the place of a thread of its own."""
-        return _SimulatedLane(self)
+        return _SimulatedWorker(self)
 
     def hand_in(self, owner: object, work: Callable[[], None]) -> None:
         self._handed_in.setdefault(id(owner), deque()).append(work)

@@ -35,13 +35,13 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid.lmdb_shard import DATA, Shard
 from headrace.storage.acid.schema import DATABASES
-from headrace.storage.acid.transaction_writer import UsedId
+from headrace.storage.acid.transaction_writer import ReservedId
 from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     Change,
     Check,
-    Checked,
-    Cold,
+    CheckResult,
+    ColdRead,
     Commits,
     Created,
     Delayed,
@@ -50,17 +50,17 @@ from headrace.storage.base import (
     Failed,
     Log,
     Orphaned,
+    Reclaimed,
     Recovered,
-    Released,
     Removed,
     Unrecovered,
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
-from headrace.storage.committer import finish_cold, refusal_of
+from headrace.storage.committer import deliver_result, refusal_of
 from headrace.storage.disk import Disk, RealDisk, wait_briefly_for_descriptors
-from headrace.storage.tiered_log import TailedLog
-from headrace.storage.worker_thread import LaneMaker, ThreadLane
+from headrace.storage.tiered_log import TieredLog
+from headrace.storage.worker_thread import WorkerFactory, WorkerThread
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ FORMAT: Final = 2
 MANIFEST: Final = "acid/manifest.json"
 READY: Final = "acid/ready"
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that is kept in memory
-COLD_READERS_MAX: Final = 4
-LOOK_EVERY_BYTES: Final = 256 * 1024
+READ_THREADS_MAX: Final = 4
+SPACE_CHECK_BYTES: Final = 256 * 1024
 LIVE_BYTES_FACTOR: Final = 1.5  # pages are not full, and keys and records take some
 
 
-class AcidLog(TailedLog):
+class AcidLog(TieredLog):
     """One stream: its end in memory, all that is durable of it in its shard."""
 
     __slots__ = ("_mark", "shard")
@@ -86,18 +86,18 @@ class AcidLog(TailedLog):
     def append(self, change: Appended) -> None:
         self.tail.append(change)
         if len(self.tail.data) > HOT_BYTES_MAX:
-            self._forget_durable()
+            self._evict_durable()
 
-    def _forget_durable(self) -> None:
+    def _evict_durable(self) -> None:
         """Drop what is in the shard for certain: what was there when a finished batch began."""
         batch, end = self._mark
         committer = self.shard.committer
         if batch <= committer.finished:
             surplus = end.bytes - self.tail.base.bytes - HOT_BYTES_MAX // 2
-            self.tail.forget(max(0, surplus))
+            self.tail.evict(max(0, surplus))
             self._mark = (committer.gathering, self.state.tail)
 
-    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+    def cold_read(self, start: Position, limit: Position, bytes_max: int) -> ColdRead:
         return lambda: self.shard.read(self.state.id, start, limit, bytes_max)
 
 
@@ -126,7 +126,7 @@ class _PartCheck:
         self._first = first
         self.next_key: bytes | None = None
 
-    def __call__(self) -> Checked:
+    def __call__(self) -> CheckResult:
         self.next_key, found = self._shard.check_part(self._database, self._first)
         return found
 
@@ -137,7 +137,7 @@ class AcidStorage:
         directory: Path,
         shard_count: int,
         loop: asyncio.AbstractEventLoop,
-        lanes: LaneMaker = ThreadLane,
+        worker_factory: WorkerFactory = WorkerThread,
         *,
         read_only: bool = False,
     ) -> None:
@@ -162,7 +162,7 @@ class AcidStorage:
                 directory / name,
                 loop,
                 self._ballast,
-                lanes,
+                worker_factory,
                 read_only=self._is_read_only,
             )
             for name in names
@@ -172,8 +172,8 @@ class AcidStorage:
             self._disk.open(READY, create=True).close()
             self._disk.sync_directory("acid")
             self._disk.sync_directory("")
-        self._cold = ThreadPoolExecutor(
-            COLD_READERS_MAX, "headrace-cold-read", initializer=wait_briefly_for_descriptors
+        self._read_executor = ThreadPoolExecutor(
+            READ_THREADS_MAX, "headrace-cold-read", initializer=wait_briefly_for_descriptors
         )
         self._live_bytes = 0
         self.unrecovered: list[Unrecovered] = []
@@ -249,17 +249,17 @@ class AcidStorage:
             yield Recovered(state, log)
 
     def take_documents(self) -> dict[str, bytes]:
-        return dict(self._keeper.documents())
+        return dict(self._document_shard.documents())
 
     @property
     def last_id(self) -> int:
         return max(shard.last_id for shard in self._shards)
 
-    def note_id(self, id: int) -> None:
-        self._keeper.committer.add(UsedId(id), None)
+    def reserve_ids(self, id: int) -> None:
+        self._document_shard.committer.add(ReservedId(id), None)
 
     @property
-    def _keeper(self) -> Shard:
+    def _document_shard(self) -> Shard:
         """The shard that has the documents."""
         return self._shards[0]
 
@@ -286,38 +286,38 @@ class AcidStorage:
         added = change.initial if isinstance(change, Created) else change
         if isinstance(change, Removed) and change.whole:
             self._live_bytes -= log.stored_bytes
-        if isinstance(change, Released):
+        if isinstance(change, Reclaimed):
             self._live_bytes -= change.freed_bytes
-            log.release(change.kept)
+            log.reclaim(change.retained_from)
         if isinstance(added, Appended):
             log.append(added)
             self._live_bytes += len(added.data)
-            self._look_for_room(len(added.data))
+            self._count_added(len(added.data))
         log.shard.add(log.state, change, entry)
 
-    def _look_for_room(self, byte_count: int) -> None:
+    def _count_added(self, byte_count: int) -> None:
         """A second is long on a fast disk: look again after every so many bytes."""
-        self._unseen_bytes += byte_count
-        if self._unseen_bytes > LOOK_EVERY_BYTES:
+        self._unchecked_bytes += byte_count
+        if self._unchecked_bytes > SPACE_CHECK_BYTES:
             self.tick()
 
-    def settle(
+    def when_durable(
         self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
     ) -> None:
         assert isinstance(log, AcidLog), "a storage settles its own logs"
-        log.shard.committer.settle(done, failed)
+        log.shard.committer.when_durable(done, failed)
 
-    def keep(self, documents: Documents) -> None:
-        self._keeper.keep(documents)
+    def put_documents(self, documents: Documents) -> None:
+        self._document_shard.put_documents(documents)
 
-    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
-        self._keeper.committer.settle(done, failed)
+    def when_documents_durable(self, done: Callable[[], None], failed: Failed) -> None:
+        self._document_shard.committer.when_durable(done, failed)
 
-    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def run_in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self._is_closed:
             return  # a client that left last: nobody waits any more
-        future = self._loop.run_in_executor(self._cold, work)
-        future.add_done_callback(lambda finished: finish_cold(finished, done))
+        future = self._loop.run_in_executor(self._read_executor, work)
+        future.add_done_callback(lambda finished: deliver_result(finished, done))
 
     @property
     def removal_refusal(self) -> HeadraceError | None:
@@ -351,7 +351,7 @@ class AcidStorage:
 
     def tick(self) -> None:
         """LMDB keeps the room of what was deleted, and uses it again: that is room, too."""
-        self._unseen_bytes = 0
+        self._unchecked_bytes = 0
         refusal = self._disk.refusal()
         if isinstance(refusal, InsufficientStorage):
             used_bytes = sum(shard.used_bytes() for shard in self._shards)
@@ -362,11 +362,11 @@ class AcidStorage:
         for shard in self._shards:
             shard.committer.retry()
         if refusal is None and not self._ballast.is_held and not self._is_read_only:
-            self.run_cold(self._ballast.take, ignore)
+            self.run_in_thread(self._ballast.fill, ignore)
 
     def close(self) -> None:
         self._is_closed = True
-        self._cold.shutdown()
+        self._read_executor.shutdown()
         for shard in self._shards:
             shard.close()
         self._disk.close()

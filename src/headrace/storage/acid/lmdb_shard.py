@@ -24,21 +24,21 @@ from headrace.protocol.producers import ProducerState
 from headrace.protocol.stream import StreamState
 from headrace.storage.acid import rollback_guard, schema
 from headrace.storage.acid.lmdb_pages import check_file
-from headrace.storage.acid.rollback_guard import CountBeside
+from headrace.storage.acid.rollback_guard import RollbackGuard
 from headrace.storage.acid.transaction_writer import (
-    AnyWork,
-    Backlog,
-    Clearance,
-    Erasure,
+    DeleteBacklog,
+    PurgeJob,
+    ReservedId,
+    StreamChange,
     TransactionWriter,
-    UsedId,
+    TrimJob,
     Work,
 )
 from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     CHECK_BYTES,
     Change,
-    Checked,
+    CheckResult,
     Created,
     Documents,
     Entry,
@@ -54,7 +54,7 @@ from headrace.storage.records import (
     decode_stream,
     head_of,
 )
-from headrace.storage.worker_thread import LaneMaker, ThreadLane
+from headrace.storage.worker_thread import WorkerFactory, WorkerThread
 
 DATA: Final = "data.mdb"
 MAP_BYTES: Final = 1 << 38  # address space, not memory or disk
@@ -64,13 +64,13 @@ FULL_BYTES: Final = 5 * 1024 * 1024  # no more is left of a full disk once the b
 _GO_ON: Final[Documents] = {}  # changes nothing, and has a batch written
 
 
-def _last_id_in(batch: list[AnyWork]) -> int:
+def _last_id_in(batch: list[Work]) -> int:
     """The highest id that a stream or blob of this batch begins to use."""
     highest = 0
     for work in batch:
-        if isinstance(work, UsedId):
+        if isinstance(work, ReservedId):
             highest = max(highest, work.id)
-        elif isinstance(work, Work):
+        elif isinstance(work, StreamChange):
             change = work.change
             if isinstance(change, Created):
                 highest = max(highest, work.state.id)
@@ -80,7 +80,7 @@ def _last_id_in(batch: list[AnyWork]) -> int:
 
 
 @contextmanager
-def unreadable(path: Path) -> Iterator[None]:
+def translate_lmdb_errors(path: Path) -> Iterator[None]:
     """What LMDB makes of its own pages when they are damaged, in our words."""
     try:
         yield
@@ -105,7 +105,7 @@ class Shard:
         path: Path,
         loop: asyncio.AbstractEventLoop,
         ballast: Ballast,
-        lanes: LaneMaker = ThreadLane,
+        worker_factory: WorkerFactory = WorkerThread,
         *,
         read_only: bool = False,
     ) -> None:
@@ -114,13 +114,13 @@ class Shard:
         self._disk = disk
         self._path = path
         # What is left to delete; of the committer's thread, once that runs.
-        self._backlog: Backlog = deque()
+        self._backlog: DeleteBacklog = deque()
         self._ballast = ballast
         self._is_read_only = read_only
         if DATA in disk.list(name):
             check_file(disk, f"{name}/{DATA}")
-        self._beside = CountBeside(disk, name)
-        with unreadable(path):
+        self._guard = RollbackGuard(disk, name)
+        with translate_lmdb_errors(path):
             self._environment = lmdb.open(
                 str(path),
                 map_size=MAP_BYTES,
@@ -142,32 +142,34 @@ class Shard:
                     self._count = rollback_guard.get(transaction, commits)
                     self.last_id = rollback_guard.get_last_id(transaction, commits)
         try:
-            self._beside.check(self._count)
+            self._guard.check(self._count)
         except StoredBytesDamaged:
             self._environment.close()
             raise
         if not read_only:
             with suppress_transient():
-                self._beside.write(self._count)
-                self._beside.sync()
-        self.committer: Committer[AnyWork] = Committer(loop, "headrace-commit", self._write, lanes)
+                self._guard.write(self._count)
+                self._guard.sync()
+        self.committer: Committer[Work] = Committer(
+            loop, "headrace-commit", self._write, worker_factory
+        )
 
     def _open_databases(self) -> dict[bytes, Any]:
         """All of them; of a disk that is read-only, those that an older server has made."""
         names = list(schema.DATABASES)
         if self._is_read_only:
             with self._environment.begin() as transaction:
-                names = schema.present(transaction)
+                names = schema.existing_databases(transaction)
         create = not self._is_read_only
         return {name: self._environment.open_db(name, create=create) for name in names}
 
     def add(self, state: StreamState, change: Change, entry: Entry | None) -> None:
-        self.committer.add(Work(state, change, head_of(state)), entry)
+        self.committer.add(StreamChange(state, change, head_of(state)), entry)
 
-    def keep(self, documents: Documents) -> None:
+    def put_documents(self, documents: Documents) -> None:
         self.committer.add(documents, None)
 
-    def _write(self, batch: list[AnyWork]) -> None:
+    def _write(self, batch: list[Work]) -> None:
         """On the committer's thread: one transaction, synced when this returns.
 
         LMDB writes new pages and then its root, so a transaction that finds no room has changed
@@ -183,7 +185,7 @@ class Shard:
             reason = _transient_reason(error, self._path) or self._short_write(error)
             if reason is None:
                 raise
-            if self._ballast.drop():
+            if self._ballast.release():
                 self._write(batch)
                 return
             raise Postponed(reason) from error
@@ -200,7 +202,7 @@ class Shard:
             return None
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
-    def _commit(self, batch: list[AnyWork]) -> None:
+    def _commit(self, batch: list[Work]) -> None:
         with self._environment.begin(write=True) as transaction:
             commits = self._databases[b"commits"]
             # A copy: a transaction that finds no room leaves the backlog as it was.
@@ -214,7 +216,7 @@ class Shard:
         self.last_id = last_id
         self._backlog = backlog
         with suppress_transient():
-            self._beside.write(self._count)
+            self._guard.write(self._count)
         if self._backlog:
             self._loop.call_soon_threadsafe(self.committer.add, _GO_ON, None)
 
@@ -227,24 +229,27 @@ class Shard:
     def close(self) -> None:
         self.committer.close()
         self._environment.close()
-        self._beside.close()
+        self._guard.close()
 
     # -- reading ---------------------------------------------------------------------------
 
     def read(
         self, stream_id: int, start: Position, limit: Position, bytes_max: int
     ) -> Range | None:
-        with unreadable(self._path), self._environment.begin(buffers=True) as transaction:
+        with (
+            translate_lmdb_errors(self._path),
+            self._environment.begin(buffers=True) as transaction,
+        ):
             cursor = transaction.cursor(self._databases[b"data"])
             return schema.read_range(cursor, stream_id, start, limit, bytes_max)
 
     def recover(self) -> Iterator[StreamState | Unrecovered]:
         """Damage that leaves open which stream it hit stops the start: no name may seem free."""
         count = 0
-        with unreadable(self._path), self._environment.begin() as transaction:
+        with translate_lmdb_errors(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"streams"]):
                 count += 1
-                stream = schema.unseal("streams", key, value)
+                stream = schema.checked_payload("streams", key, value)
                 try:
                     found: StreamState | Unrecovered = self._recover_one(transaction, key, stream)
                 except (MemoryError, OSError, lmdb.Error):
@@ -254,8 +259,8 @@ class Shard:
                 yield found
             if b"removed" in self._databases:  # not in an old directory that is only read
                 for key, value in transaction.cursor(self._databases[b"removed"]):
-                    schema.unseal("removed", key, value)
-                    self._backlog.append(Erasure(int.from_bytes(key, "big")))
+                    schema.checked_payload("removed", key, value)
+                    self._backlog.append(PurgeJob(int.from_bytes(key, "big")))
             if self._backlog:
                 self.committer.add(_GO_ON, None)
             for name in schema.STATE_DATABASES:
@@ -267,34 +272,34 @@ class Shard:
         if head is None:
             raise StoredBytesDamaged("heads", key.hex())
         stream_id = int.from_bytes(key, "big")
-        state = decode_state(stream_id, stream, schema.unseal("heads", key, head))
+        state = decode_state(stream_id, stream, schema.checked_payload("heads", key, head))
         self._recover_producers(transaction, key, state)
-        if state.kept.bytes:
+        if state.retained_from.bytes:
             # The run before this one may have stopped in the middle of it.
-            self._backlog.append(Clearance(state.id, state.kept.bytes))
+            self._backlog.append(TrimJob(state.id, state.retained_from.bytes))
         return state
 
     def documents(self) -> Iterator[tuple[str, bytes]]:
-        with unreadable(self._path), self._environment.begin() as transaction:
+        with translate_lmdb_errors(self._path), self._environment.begin() as transaction:
             for key, value in transaction.cursor(self._databases[b"documents"]):
-                yield schema.decode_document(schema.unseal("documents", key, value))
+                yield schema.decode_document(schema.checked_payload("documents", key, value))
 
-    def check_part(self, name: bytes, first: bytes) -> tuple[bytes | None, Checked]:
+    def check_part(self, name: bytes, first: bytes) -> tuple[bytes | None, CheckResult]:
         """Values of a database from the key `first` on; where to go on, and what was found."""
         checked = 0
         damage: list[HeadraceError] = []
-        with unreadable(self._path), self._environment.begin() as transaction:
+        with translate_lmdb_errors(self._path), self._environment.begin() as transaction:
             cursor = transaction.cursor(self._databases[name])
             found = cursor.set_range(first)
             while found and checked < CHECK_BYTES:
                 key, value = cursor.item()
                 checked += len(key) + len(value)
                 try:
-                    schema.unseal(name.decode(), key, value)
+                    schema.checked_payload(name.decode(), key, value)
                 except StoredBytesDamaged as rot:
                     damage.append(rot)
                 found = cursor.next()
-            return cursor.key() if found else None, Checked(checked, damage)
+            return cursor.key() if found else None, CheckResult(checked, damage)
 
     def _recover_producers(self, transaction: Any, prefix: bytes, state: StreamState) -> None:
         receipts = self._with_prefix(transaction, b"receipts", prefix)
@@ -315,7 +320,7 @@ class Shard:
         cursor = transaction.cursor(self._databases[name])
         found = cursor.set_range(prefix)
         while found and cursor.key().startswith(prefix):
-            yield cursor.key(), schema.unseal(name.decode(), cursor.key(), cursor.value())
+            yield cursor.key(), schema.checked_payload(name.decode(), cursor.key(), cursor.value())
             found = cursor.next()
 
 

@@ -22,23 +22,23 @@ _COUNT = struct.Struct("<Q")
 
 
 def put(transaction: Any, database: Any, count: int) -> None:
-    transaction.put(_KEY, schema.seal(_KEY, _COUNT.pack(count)), db=database)
+    transaction.put(_KEY, schema.with_checksum(_KEY, _COUNT.pack(count)), db=database)
 
 
 def get(transaction: Any, database: Any) -> int:
     """0 where none was counted yet."""
     value = transaction.get(_KEY, db=database)
-    return 0 if value is None else _unpack(schema.unseal("commits", _KEY, value))
+    return 0 if value is None else _unpack(schema.checked_payload("commits", _KEY, value))
 
 
 def put_last_id(transaction: Any, database: Any, last_id: int) -> None:
-    transaction.put(_LAST_ID, schema.seal(_LAST_ID, _COUNT.pack(last_id)), db=database)
+    transaction.put(_LAST_ID, schema.with_checksum(_LAST_ID, _COUNT.pack(last_id)), db=database)
 
 
 def get_last_id(transaction: Any, database: Any) -> int:
     """0 where none was written down yet."""
     value = transaction.get(_LAST_ID, db=database)
-    return 0 if value is None else _unpack(schema.unseal("commits", _LAST_ID, value))
+    return 0 if value is None else _unpack(schema.checked_payload("commits", _LAST_ID, value))
 
 
 def _unpack(payload: bytes) -> int:
@@ -46,7 +46,7 @@ def _unpack(payload: bytes) -> int:
     return count
 
 
-class CountBeside:
+class RollbackGuard:
     """The file beside the environment of the shard in `directory`."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -55,22 +55,22 @@ class CountBeside:
 
     def check(self, count: int) -> None:
         """Raises StoredBytesDamaged where the environment has more commits than it shows."""
-        beside = self._read()
-        if beside > count:
-            where = f"commit {beside}: it shows the state after commit {count}"
+        recorded = self._read()
+        if recorded > count:
+            where = f"commit {recorded}: it shows the state after commit {count}"
             raise StoredBytesDamaged(f"{self._directory}/data.mdb", where)
 
     def _read(self) -> int:
         """0 where it says nothing: a new file, or one that is damaged itself."""
         value = self._file.read(0, self._file.size())
         try:
-            return _unpack(schema.unseal(FILE, _KEY, value)) if value else 0
+            return _unpack(schema.checked_payload(FILE, _KEY, value)) if value else 0
         except (StoredBytesDamaged, struct.error):
             return 0
 
     def write(self, count: int) -> None:
         """Not synced: it may lag, and must not cost what a commit costs."""
-        self._file.write(0, schema.seal(_KEY, _COUNT.pack(count)))
+        self._file.write(0, schema.with_checksum(_KEY, _COUNT.pack(count)))
 
     def sync(self) -> None:
         self._file.sync()

@@ -53,7 +53,7 @@ class ProducerRecord(msgspec.Struct, array_like=True):
 _pack = msgspec.msgpack.encode
 
 
-def present(transaction: Any) -> list[bytes]:
+def existing_databases(transaction: Any) -> list[bytes]:
     """Nothing was counted in a directory that no server has opened since there are counts."""
     return [n for n in DATABASES if n not in LATER_DATABASES or transaction.get(n) is not None]
 
@@ -83,11 +83,11 @@ def decode_document(payload: bytes) -> tuple[str, bytes]:
     return msgspec.msgpack.decode(payload, type=tuple[str, bytes])
 
 
-def seal(key: bytes, payload: bytes) -> bytes:
+def with_checksum(key: bytes, payload: bytes) -> bytes:
     return _CRC.pack(google_crc32c.extend(google_crc32c.value(key), payload)) + payload
 
 
-def unseal(database: str, key: bytes, value: bytes) -> bytes:
+def checked_payload(database: str, key: bytes, value: bytes) -> bytes:
     payload = bytes(value[_CRC.size :])
     if len(value) < _CRC.size or _CRC.unpack_from(value)[0] != google_crc32c.extend(
         google_crc32c.value(key), payload
@@ -145,7 +145,7 @@ def _chunks(
         owner, start_bytes = _DATA_KEY.unpack(key)
         if owner != stream_id:
             return
-        payload = unseal("data", key, cursor.value())
+        payload = checked_payload("data", key, cursor.value())
         start_messages, count = _CHUNK.unpack_from(payload)
         lengths = struct.unpack_from(f"<{count}I", payload, _CHUNK.size)
         yield Position(start_messages, start_bytes), lengths, payload[_CHUNK.size + 4 * count :]
@@ -184,7 +184,7 @@ def read_range(
     return Range(position, b"".join(parts), found)
 
 
-def walk(cursor: Any, stream_id: int, first: Position) -> Position:
+def contiguous_end(cursor: Any, stream_id: int, first: Position) -> Position:
     """How far a stream's chunks follow one another from `first` on."""
     position = first
     for start, lengths, data in _chunks(cursor, stream_id, first.bytes):

@@ -11,15 +11,15 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid import schema
-from headrace.storage.base import Adopted, Change, Created, Documents, Released, Removed
+from headrace.storage.base import Adopted, Change, Created, Documents, Reclaimed, Removed
 from headrace.storage.records import HeadRecord, encode_head, encode_stream
 
 CHUNK_BYTES_MAX: Final = 256 * 1024  # one value, and so one window of a read
-CLEARED_AT_ONCE_MAX = 250  # appends of the same batch wait for so many deletes at most
+DELETES_PER_TRANSACTION_MAX = 250  # appends of the same batch wait for so many deletes at most
 RECEIPT_SLOTS: Final = 256  # the most that limits.producer_receipts may ask for
 
 
-class Work(NamedTuple):
+class StreamChange(NamedTuple):
     """One change, and where it left its stream: by the time it is written, that has gone on."""
 
     state: StreamState
@@ -27,60 +27,62 @@ class Work(NamedTuple):
     head: HeadRecord
 
 
-class Clearance(NamedTuple):
+class TrimJob(NamedTuple):
     """Chunks of a stream that end at or before a byte and are to go, as many at once as is good."""
 
     stream_id: int
     before: int
 
 
-class Erasure(NamedTuple):
+class PurgeJob(NamedTuple):
     """Everything of a stream that is gone, as much at once as is good."""
 
     stream_id: int
 
 
-class UsedId(NamedTuple):
+class ReservedId(NamedTuple):
     """An id up to which all were used elsewhere."""
 
     id: int
 
 
-Backlog = deque[Clearance | Erasure]
-AnyWork = Work | Documents | UsedId
+DeleteBacklog = deque[TrimJob | PurgeJob]
+Work = StreamChange | Documents | ReservedId
 
 
 class TransactionWriter:
     """Puts one batch into one transaction."""
 
-    def __init__(self, transaction: Any, databases: dict[bytes, Any], backlog: Backlog) -> None:
+    def __init__(
+        self, transaction: Any, databases: dict[bytes, Any], backlog: DeleteBacklog
+    ) -> None:
         self._transaction = transaction
         self._databases = databases
         self._pieces: dict[int, list[Appended]] = {}
         self._gone: set[int] = set()
         self._backlog = backlog
-        self._room = CLEARED_AT_ONCE_MAX
+        self._deletes_left = DELETES_PER_TRANSACTION_MAX
 
-    def write(self, batch: list[AnyWork]) -> None:
+    def write(self, batch: list[Work]) -> None:
         """All of the batch, and some of the backlog: what is to go waits for others' turns."""
         heads: dict[int, HeadRecord] = {}
         for work in batch:
-            if isinstance(work, UsedId):
+            if isinstance(work, ReservedId):
                 continue
-            if not isinstance(work, Work):
-                self._keep(work)
+            if not isinstance(work, StreamChange):
+                self._put_documents(work)
                 continue
             state, change = work.state, work.change
             heads[state.id] = work.head
             if isinstance(change, Appended):
                 self._append(state, change)
             elif isinstance(change, Created):
-                self._make_room_for(state.id)
+                self._finish_purge_of(state.id)
                 self._put(b"streams", schema.stream_key(state.id), encode_stream(state))
                 self._append(state, change.initial)
-            elif isinstance(change, Released):
+            elif isinstance(change, Reclaimed):
                 self._flush(state.id)
-                self._backlog.append(Clearance(state.id, change.kept.bytes))
+                self._backlog.append(TrimJob(state.id, change.retained_from.bytes))
             elif isinstance(change, Adopted):
                 self._adopt_producers(state)
             elif isinstance(change, Removed) and change.whole:
@@ -92,12 +94,12 @@ class TransactionWriter:
         for stream_id, head in heads.items():
             if stream_id not in self._gone:
                 self._put(b"heads", schema.stream_key(stream_id), encode_head(head))
-        for _ in range(CLEARED_AT_ONCE_MAX):
-            if not self._backlog or not self._is_done(self._backlog[0]):
+        for _ in range(DELETES_PER_TRANSACTION_MAX):
+            if not self._backlog or not self._run_job(self._backlog[0]):
                 break
             self._backlog.popleft()
 
-    def _keep(self, documents: Documents) -> None:
+    def _put_documents(self, documents: Documents) -> None:
         for name, value in documents.items():
             key = schema.document_key(name)
             if value is None:
@@ -153,56 +155,56 @@ class TransactionWriter:
         self._put(b"data", key, schema.encode_chunk(start, lengths, data))
 
     def _put(self, database: bytes, key: bytes, payload: bytes) -> None:
-        self._transaction.put(key, schema.seal(key, payload), db=self._databases[database])
+        self._transaction.put(key, schema.with_checksum(key, payload), db=self._databases[database])
 
     def _remove(self, stream_id: int) -> None:
         """A stream is gone with this transaction; its data follows at once, if it is little."""
         key = schema.stream_key(stream_id)
         for name in schema.STATE_DATABASES:
             self._transaction.delete(key, db=self._databases[name])
-        if not self._erase(stream_id):
+        if not self._purge(stream_id):
             # After a crash, this is what says that there is something to delete.
             self._put(b"removed", key, b"")
-            self._backlog.append(Erasure(stream_id))
+            self._backlog.append(PurgeJob(stream_id))
 
-    def _make_room_for(self, stream_id: int) -> None:
+    def _finish_purge_of(self, stream_id: int) -> None:
         """Ids are not used twice. If one were, what is left of the first must not go with it."""
         key, removed = schema.stream_key(stream_id), self._databases[b"removed"]
         if self._backlog and self._transaction.delete(key, db=removed):
-            self._backlog.remove(Erasure(stream_id))
-            room, self._room = self._room, sys.maxsize
-            self._erase(stream_id)
-            self._room = room
+            self._backlog.remove(PurgeJob(stream_id))
+            room, self._deletes_left = self._deletes_left, sys.maxsize
+            self._purge(stream_id)
+            self._deletes_left = room
 
-    def _is_done(self, work: Clearance | Erasure) -> bool:
-        if isinstance(work, Clearance):
-            return self._clear(work)
-        if not self._erase(work.stream_id):
+    def _run_job(self, work: TrimJob | PurgeJob) -> bool:
+        if isinstance(work, TrimJob):
+            return self._trim(work)
+        if not self._purge(work.stream_id):
             return False
         key = schema.stream_key(work.stream_id)
         self._transaction.delete(key, db=self._databases[b"removed"])
         return True
 
-    def _clear(self, clearance: Clearance) -> bool:
+    def _trim(self, job: TrimJob) -> bool:
         """Whether all that was to go is gone; if not, there was no room for more."""
 
-        def is_void(cursor: Any) -> bool:
-            return schema.chunk_end(cursor.key(), cursor.value()) <= clearance.before
+        def is_deletable(cursor: Any) -> bool:
+            return schema.chunk_end(cursor.key(), cursor.value()) <= job.before
 
-        return self._delete_some(b"data", schema.stream_key(clearance.stream_id), is_void)
+        return self._delete_some(b"data", schema.stream_key(job.stream_id), is_deletable)
 
-    def _erase(self, stream_id: int) -> bool:
+    def _purge(self, stream_id: int) -> bool:
         prefix = schema.stream_key(stream_id)
         return all(
             self._delete_some(name, prefix, lambda _: True) for name in schema.CONTENT_DATABASES
         )
 
-    def _delete_some(self, name: bytes, prefix: bytes, is_void: Callable[[Any], bool]) -> bool:
+    def _delete_some(self, name: bytes, prefix: bytes, is_deletable: Callable[[Any], bool]) -> bool:
         cursor = self._transaction.cursor(self._databases[name])
         found = cursor.set_range(prefix)
-        while found and cursor.key().startswith(prefix) and is_void(cursor):
-            if not self._room:
+        while found and cursor.key().startswith(prefix) and is_deletable(cursor):
+            if not self._deletes_left:
                 return False
-            self._room -= 1
+            self._deletes_left -= 1
             found = cursor.delete()
         return True

@@ -20,10 +20,10 @@ import msgspec
 from headrace.errors import HeadraceError, StoredBytesDamaged
 from headrace.storage.acid import rollback_guard, schema
 from headrace.storage.acid.lmdb_pages import check_file, check_free_list
-from headrace.storage.acid.rollback_guard import CountBeside
+from headrace.storage.acid.rollback_guard import RollbackGuard
 from headrace.storage.disk import Disk, RealDisk
 from headrace.storage.records import SnapshotRecord, decode_state, snapshot_record
-from headrace.storage.tiered_log import base_of
+from headrace.storage.tiered_log import own_start
 from headrace.storage.verify_report import live_snapshot, unreadable_file
 
 READ_BYTES: Final = 1024 * 1024
@@ -84,13 +84,13 @@ def _read_through(disk: Disk, name: str) -> None:
 def _check_count(disk: Disk, shard: str, commits: int) -> Iterator[str]:
     if rollback_guard.FILE not in disk.list(shard):
         return
-    beside = CountBeside(disk, shard)
+    guard = RollbackGuard(disk, shard)
     try:
-        beside.check(commits)
+        guard.check(commits)
     except StoredBytesDamaged as damage:
         yield damage.detail
     finally:
-        beside.close()
+        guard.close()
 
 
 class _ShardCheck:
@@ -106,7 +106,7 @@ class _ShardCheck:
         with self._environment.begin() as transaction:
             databases = {
                 name: self._environment.open_db(name, transaction, create=False)
-                for name in schema.present(transaction)
+                for name in schema.existing_databases(transaction)
             }
             for name, database in databases.items():
                 yield from self._check_values(transaction, name.decode(), database)
@@ -118,7 +118,7 @@ class _ShardCheck:
     def _check_values(self, transaction: Any, name: str, database: Any) -> Iterator[str]:
         for key, value in transaction.cursor(database):
             try:
-                schema.unseal(name, key, value)
+                schema.checked_payload(name, key, value)
             except StoredBytesDamaged as damage:
                 yield f"{self._file}: {damage.detail}"
 
@@ -130,11 +130,11 @@ class _ShardCheck:
                 yield f"{self._file}: the stream {key.hex()} has no head."
                 continue
             try:
-                stream = schema.unseal("streams", key, value)
-                where = schema.unseal("heads", key, head)
+                stream = schema.checked_payload("streams", key, value)
+                where = schema.checked_payload("heads", key, head)
                 state = decode_state(int.from_bytes(key, "big"), stream, where)
-                first = max(base_of(state), state.kept)
-                end = schema.walk(transaction.cursor(databases[b"data"]), state.id, first)
+                first = max(own_start(state), state.retained_from)
+                end = schema.contiguous_end(transaction.cursor(databases[b"data"]), state.id, first)
             except StoredBytesDamaged:
                 continue  # reported where the values were checked
             self.data_bytes += state.tail.bytes - first.bytes

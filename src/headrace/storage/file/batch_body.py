@@ -22,7 +22,7 @@ _ID = struct.Struct(">Q")
 _COPIED_BYTES_MAX: Final = 4096
 
 
-def places_in(body: bytes) -> list[int]:
+def frame_offsets(body: bytes) -> list[int]:
     """Where its frames stand."""
     places: list[int] = []
     place, size = 0, len(body)
@@ -32,8 +32,8 @@ def places_in(body: bytes) -> list[int]:
     return places
 
 
-def frames_in(body: bytes) -> Iterator[Frame]:
-    for place in places_in(body):
+def decode_frames(body: bytes) -> Iterator[Frame]:
+    for place in frame_offsets(body):
         yield frame_at(body, place)
 
 
@@ -42,7 +42,7 @@ def frame_at(body: bytes, place: int) -> Frame:
     return frame
 
 
-def stream_at(body: bytes, place: int) -> int | None:
+def stream_id_at(body: bytes, place: int) -> int | None:
     """Whose frame it is, without a look at the rest of it; None: documents belong to no stream."""
     kind_at = place + _KIND_AT
     if body[kind_at] == DOCUMENTS_TAG:

@@ -27,7 +27,7 @@ from headrace.storage.file.catalog_entries import (
     DocumentEntry,
     decode_entry,
 )
-from headrace.storage.file.throttle import AT_ONCE, Pace
+from headrace.storage.file.throttle import UNTHROTTLED, Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _SYNCED_BYTES: Final = 4 * 1024 * 1024
 _WHOLE_SHARE: Final = 8  # to find more than one record in so many, the log is read whole
 
 
-class Catalogued(NamedTuple):
+class CatalogContents(NamedTuple):
     """All that a catalog lists: streams by id, documents by name."""
 
     streams: dict[int, CatalogEntry]
@@ -112,9 +112,9 @@ class Catalog:
     def _log_name(self, number: int) -> str:
         return f"{DIRECTORY}/log-{number:016d}"
 
-    def load(self, pace: Pace = AT_ONCE) -> Catalogued:
-        found = Catalogued({}, {})
-        for position, size, entry in pace.through(self._entries()):
+    def load(self, throttle: Throttle = UNTHROTTLED) -> CatalogContents:
+        found = CatalogContents({}, {})
+        for position, size, entry in throttle.each(self._entries()):
             self._note(entry, position, size)
             if isinstance(entry, DocumentEntry):
                 apply_documents(found.documents, {entry.name: entry.value})
@@ -188,7 +188,7 @@ class Catalog:
         self._added_bytes += size
         self._note(entry, position, size)
 
-    def commit(self, applied_lsn: int, last_id: int = 0, pace: Pace = AT_ONCE) -> None:
+    def commit(self, applied_lsn: int, last_id: int = 0, throttle: Throttle = UNTHROTTLED) -> None:
         """Write down what was added; it counts once `current` says so."""
         last_id = max(last_id, self.current.last_id)
         log, log_bytes = self.current.log, self.current.log_bytes
@@ -204,18 +204,18 @@ class Catalog:
         self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn, last_id))
         if self.is_stale:
             try:
-                self._compact(pace)
+                self._compact(throttle)
             except OSError as error:
                 if not is_transient_disk_error(error):
                     raise
                 # What counts is written down, and the next commit compacts.
                 logger.warning("the catalog was not compacted: %s", error)
 
-    def discard(self, pace: Pace = AT_ONCE) -> None:
+    def discard(self, throttle: Throttle = UNTHROTTLED) -> None:
         """Forget what was added and not committed: the records count that are written down."""
         self._added, self._added_bytes = [], 0
         self._places, self._live_bytes = {}, 0
-        for position, size, entry in pace.through(self._entries()):
+        for position, size, entry in throttle.each(self._entries()):
             self._note(entry, position, size)
 
     def _write(self, file: DiskFile, offset: int, data: bytes) -> None:
@@ -229,10 +229,10 @@ class Catalog:
     def is_stale(self) -> bool:
         return self.current.log_bytes > 2 * self._live_bytes + STALE_BYTES_MIN
 
-    def _compact(self, pace: Pace) -> None:
+    def _compact(self, throttle: Throttle) -> None:
         """A new log with everything once; the old one goes when the new one counts."""
         old = self.current
-        data, places = self._only_what_counts(pace)
+        data, places = self._live_records(throttle)
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
         try:
@@ -250,7 +250,7 @@ class Catalog:
         with suppress_transient():
             self._disk.remove(self._log_name(old.log))
 
-    def _only_what_counts(self, pace: Pace) -> tuple[bytes, dict[int | str, int]]:
+    def _live_records(self, throttle: Throttle) -> tuple[bytes, dict[int | str, int]]:
         """The records that count, as they stand, one behind the other, and their new places.
 
         Streams in the order of their ids: a source has to be there before its forks.
@@ -259,7 +259,7 @@ class Catalog:
         parts: list[bytes] = []
         places: dict[int | str, int] = {}
         new_position = 0
-        for key in pace.through(sorted(self._places, key=_order)):
+        for key in throttle.each(sorted(self._places, key=_order)):
             position, size = divmod(self._places[key], 1 << _PLACE_SHIFT)
             payload = _payload(name, log, position, position)
             parts += (_RECORD.pack(_record_crc(new_position, payload), len(payload)), payload)

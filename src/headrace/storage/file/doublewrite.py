@@ -16,20 +16,20 @@ from headrace.storage.file import atomic_file
 _PATH: Final = "journal/again"
 
 
-class Again(msgspec.Struct, array_like=True):
+class PendingBatch(msgspec.Struct, array_like=True):
     generation: int
     position: int
     data: bytes
 
 
-def write(disk: Disk, batches: list[Again]) -> None:
+def write(disk: Disk, batches: list[PendingBatch]) -> None:
     atomic_file.replace(disk, _PATH, msgspec.msgpack.encode(batches))
 
 
-def read(disk: Disk) -> list[Again]:
+def read(disk: Disk) -> list[PendingBatch]:
     """What is set down; raises StoredBytesDamaged where that is not what was written."""
     payload = atomic_file.read(disk, _PATH)
-    return [] if payload is None else msgspec.msgpack.decode(payload, type=list[Again])
+    return [] if payload is None else msgspec.msgpack.decode(payload, type=list[PendingBatch])
 
 
 def remove(disk: Disk) -> None:
@@ -42,10 +42,10 @@ class Readable(Protocol):
     def size(self) -> int: ...
 
 
-class Mended:
+class OverlaidSegment:
     """A segment to look at, with what is set down of it in its places."""
 
-    def __init__(self, file: DiskFile, batches: list[Again]) -> None:
+    def __init__(self, file: DiskFile, batches: list[PendingBatch]) -> None:
         self._file = file
         self._batches = batches
 
@@ -55,8 +55,8 @@ class Mended:
             first = max(offset, batch.position)
             end = min(offset + len(data), batch.position + len(batch.data))
             if first < end:
-                again = batch.data[first - batch.position : end - batch.position]
-                data = data[: first - offset] + again + data[end - offset :]
+                rewritten = batch.data[first - batch.position : end - batch.position]
+                data = data[: first - offset] + rewritten + data[end - offset :]
         return data
 
     def size(self) -> int:

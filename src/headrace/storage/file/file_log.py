@@ -8,15 +8,15 @@ from typing import Final
 from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState
-from headrace.storage.base import CHECK_BYTES, Checked, Cold, Range
-from headrace.storage.disk import Disk, without_descriptor
+from headrace.storage.base import CHECK_BYTES, CheckResult, ColdRead, Range
+from headrace.storage.disk import Disk, descriptor_refusal
 from headrace.storage.file.stream_files import NO_FILES, Sizes, StreamReader
-from headrace.storage.tiered_log import TailedLog
+from headrace.storage.tiered_log import TieredLog
 
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
 
 
-class FileLog(TailedLog):
+class FileLog(TieredLog):
     """One stream: what is not yet in its files, and its end, in memory; the rest in files."""
 
     __slots__ = ("_disk", "flushed_bytes", "sizes")
@@ -35,12 +35,12 @@ class FileLog(TailedLog):
         self.sizes = sizes
         cold_bytes = end_bytes - self.tail.base.bytes - HOT_BYTES_MAX
         if cold_bytes > 0:
-            self.tail.forget(cold_bytes)
+            self.tail.evict(cold_bytes)
 
     def reader(self, sizes: Sizes) -> StreamReader:
         return StreamReader(self._disk, self.state.id, self.base.bytes, sizes)
 
-    def cold(self, start: Position, limit: Position, bytes_max: int) -> Cold:
+    def cold_read(self, start: Position, limit: Position, bytes_max: int) -> ColdRead:
         sizes = self.sizes
 
         def read() -> Range | None:
@@ -68,7 +68,7 @@ class PartCheck:
         self.next_block = first
         self.damage: list[HeadraceError] = []
 
-    def __call__(self) -> Checked:
+    def __call__(self) -> CheckResult:
         """What it finds it keeps: on the loop more is known about what that means."""
         try:
             self.next_block, found = self._reader.check_part(self.next_block, CHECK_BYTES)
@@ -77,8 +77,8 @@ class PartCheck:
             place = str(error.filename or "a file")
             damage = StoredBytesUnreadable(place, error.strerror or str(error))
             # What could not be looked at for want of a descriptor is looked at by the next pass.
-            found = Checked(0, [damage] if without_descriptor(error) is None else [])
+            found = CheckResult(0, [damage] if descriptor_refusal(error) is None else [])
         finally:
             self._reader.close()
         self.damage = found.damage
-        return Checked(found.data_bytes, [])
+        return CheckResult(found.data_bytes, [])

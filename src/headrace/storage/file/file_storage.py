@@ -30,7 +30,7 @@ from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     Change,
     Check,
-    Checked,
+    CheckResult,
     Commits,
     Created,
     Delayed,
@@ -40,14 +40,14 @@ from headrace.storage.base import (
     Log,
     Orphaned,
     Postponed,
+    Reclaimed,
     Recovered,
-    Released,
     Removed,
     Unrecovered,
     ignore,
 )
 from headrace.storage.blobs import Blobs, DiskBlobs
-from headrace.storage.committer import Committer, finish_cold, refusal_of
+from headrace.storage.committer import Committer, deliver_result, refusal_of
 from headrace.storage.disk import (
     Disk,
     is_transient_disk_error,
@@ -77,9 +77,9 @@ from headrace.storage.file.frames import (
 from headrace.storage.file.journal import DIRECTORY as JOURNAL
 from headrace.storage.file.journal import SEGMENT_BYTES, Journal
 from headrace.storage.file.stream_files import NO_FILES, Sizes
-from headrace.storage.file.throttle import Pace
+from headrace.storage.file.throttle import Throttle
 from headrace.storage.records import StreamRecord
-from headrace.storage.worker_thread import LaneMaker, ThreadLane
+from headrace.storage.worker_thread import WorkerFactory, WorkerThread
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +90,11 @@ PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
 # streams than this, several segments are carried over together.
 SPARSE_STREAMS = 20_000
 SPARSE_SEGMENTS: Final = 3
-WORKERS_MAX: Final = 4
+READ_THREADS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
-LOOK_EVERY_BYTES: Final = 256 * 1024
+SPACE_CHECK_BYTES: Final = 256 * 1024
 FLUSHED_PER_TURN: Final = 1000
-PATIENCE_TICKS_MAX: Final = 16  # between two attempts at a checkpoint that finds no room
+RETRY_TICKS_MAX: Final = 16  # between two attempts at a checkpoint that finds no room
 
 
 def _check_room(disk: Disk, segment_bytes: int) -> None:
@@ -114,7 +114,7 @@ class FileStorage:
         *,
         sync: bool,
         segment_bytes: int = SEGMENT_BYTES,
-        lanes: LaneMaker = ThreadLane,
+        worker_factory: WorkerFactory = WorkerThread,
     ) -> None:
         disk.lock()
         if disk.list("acid"):
@@ -140,15 +140,15 @@ class FileStorage:
             if is_new or not is_transient_disk_error(error):
                 raise
         self._committer: Committer[EncodedFrame] = Committer(
-            loop, "headrace-journal", self._write, lanes
+            loop, "headrace-journal", self._write, worker_factory
         )
-        self._workers = ThreadPoolExecutor(
-            WORKERS_MAX, "headrace-disk", initializer=wait_briefly_for_descriptors
+        self._read_executor = ThreadPoolExecutor(
+            READ_THREADS_MAX, "headrace-disk", initializer=wait_briefly_for_descriptors
         )
         # On a thread of its own: snapshots that are slow to write must not keep the journal full.
-        self._carrier = ThreadPoolExecutor(1, "headrace-checkpoint")
+        self._checkpoint_executor = ThreadPoolExecutor(1, "headrace-checkpoint")
         self._logs: dict[int, FileLog] = {}
-        self._left_out: dict[int, Unrecovered] = {}
+        self._unrecovered: dict[int, Unrecovered] = {}
         self._documents: dict[str, bytes] = {}
         self.last_id = 0
         self._checkpointer: Checkpointer | None = None
@@ -158,12 +158,12 @@ class FileStorage:
         self._checkpoints_are_sound = True
         self._is_closed = False
         self._pinned_bytes = 0
-        self._unseen_bytes = 0
+        self._unchecked_bytes = 0
         self._segment_bytes = segment_bytes
         self._disk_refusal: HeadraceError | None = None
         self._is_starved = False  # the last checkpoint met a disk without room
         self._checkpoint_in = 0  # ticks until the next one is tried
-        self._patience = 1
+        self._retry_delay = 1
 
     def _prepare(self) -> None:
         """Before anything is written.
@@ -179,7 +179,7 @@ class FileStorage:
             self._disk.remove(UNSYNCED)
         # A synced file in a directory that nobody can find is lost all the same.
         self._disk.sync_directory("")
-        self._ballast.take()
+        self._ballast.fill()
         self._is_prepared = True
 
     # -- the life of the storage -----------------------------------------------------------
@@ -201,23 +201,23 @@ class FileStorage:
                 state = state_of(entry)
                 self._logs[state.id] = self._new_log(state, sizes_of(entry))
             except Exception as error:
-                self._leave_out(entry.id, entry.stream, error)
+                self._set_aside(entry.id, entry.stream, error)
         for _, frame in self._journal.recover(self._catalog.current.applied_lsn):
             self._replay_one(frame)
-        self._look()
+        self._check_space()
         for log in list(self._logs.values()):
             try:
                 self._parent_of(log.state)  # which may have been left out since
             except Orphaned as error:
-                self._leave_out(log.state.id, None, error)
+                self._set_aside(log.state.id, None, error)
                 continue
             yield Recovered(log.state, log)
 
     @property
     def unrecovered(self) -> list[Unrecovered]:
-        return list(self._left_out.values())
+        return list(self._unrecovered.values())
 
-    def _leave_out(self, stream_id: int, record: StreamRecord | None, error: Exception) -> None:
+    def _set_aside(self, stream_id: int, record: StreamRecord | None, error: Exception) -> None:
         """A defect in one stream leaves out that stream, and stops no start."""
         if isinstance(error, MemoryError | OSError):
             raise error  # a defect of the machine
@@ -232,19 +232,19 @@ class FileStorage:
             origin = None if record is None else record.fork
             source_id = None if origin is None else origin.source_id
             found = Unrecovered(stream_id, name, error, source_id, is_known=False)
-        self._left_out[stream_id] = found
+        self._unrecovered[stream_id] = found
 
     def _replay_one(self, frame: Frame) -> None:
         if isinstance(frame, DocumentsFrame | BlobFrame):
             self._replay(frame)
-        elif frame.stream_id not in self._left_out:
+        elif frame.stream_id not in self._unrecovered:
             try:
                 self._replay(frame)
             except Exception as error:
                 record = frame.stream if isinstance(frame, CreateFrame) else None
-                self._leave_out(frame.stream_id, record, error)
+                self._set_aside(frame.stream_id, record, error)
         elif isinstance(frame, RemoveFrame) and frame.whole:
-            del self._left_out[frame.stream_id]
+            del self._unrecovered[frame.stream_id]
 
     def _parent_of(self, state: StreamState) -> FileLog | None:
         fork = state.config.fork
@@ -262,14 +262,14 @@ class FileStorage:
         taken, self._documents = self._documents, {}
         return taken
 
-    def note_id(self, id: int) -> None:
+    def reserve_ids(self, id: int) -> None:
         self.last_id = max(self.last_id, id)
 
     def _replay(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
             if frame.stream_id in self._logs:
                 raise StoredBytesDamaged(JOURNAL, f"stream {frame.stream_id:016x}, created twice")
-            self.note_id(frame.stream_id)
+            self.reserve_ids(frame.stream_id)
             state = created_state(frame)
             state.tail = Position(*frame.initial.start)
             self._logs[state.id] = self._new_log(state)
@@ -296,9 +296,9 @@ class FileStorage:
             assert not isinstance(frame, BlobFrame), "blobs stand in exports only"
             log = self._log(frame.stream_id)
             apply_frame(log.state, frame)
-            log.release(log.state.kept)
+            log.reclaim(log.state.retained_from)
             if log.state.snapshot is not None:
-                self.note_id(log.state.snapshot.blob_id)
+                self.reserve_ids(log.state.snapshot.blob_id)
 
     def _log(self, stream_id: int, place: str = JOURNAL) -> FileLog:
         log = self._logs.get(stream_id)
@@ -342,24 +342,24 @@ class FileStorage:
         return self._committer.commits
 
     def tick(self) -> None:
-        self._look()
+        self._check_space()
         self._committer.retry()
         if isinstance(self._disk_refusal, InsufficientStorage):
             # What deletes give back, a checkpoint brings. One that found no room is tried first.
             if not self._is_starved:
                 self._committer.run(self._journal.rotate)
         elif self._committer.is_idle:
-            self._committer.run(self._journal.seal)
+            self._committer.run(self._journal.prove_durable)
             if not self._ballast.is_held and not self._checkpointing and self._is_prepared:
-                self._take_ballast()
+                self._fill_ballast()
         self._checkpoint_in = max(0, self._checkpoint_in - 1)
         self._maybe_checkpoint()
 
-    def _take_ballast(self) -> None:
-        future = self._loop.run_in_executor(self._carrier, self._ballast.take)
-        future.add_done_callback(self._took_ballast)
+    def _fill_ballast(self) -> None:
+        future = self._loop.run_in_executor(self._checkpoint_executor, self._ballast.fill)
+        future.add_done_callback(self._ballast_filled)
 
-    def _took_ballast(self, finished: asyncio.Future[None]) -> None:
+    def _ballast_filled(self, finished: asyncio.Future[None]) -> None:
         error = finished.exception()
         if error is not None:
             logger.warning("no room could be put by for a disk that is full: %s", error)
@@ -368,14 +368,14 @@ class FileStorage:
         """With everything in stream files and catalog, so that a start has nothing to replay."""
         self._is_closed = True
         self._committer.close()
-        self._workers.shutdown()
-        self._carrier.shutdown()
-        is_writable = self._is_prepared and self._journal.is_secured
+        self._read_executor.shutdown()
+        self._checkpoint_executor.shutdown()
+        is_writable = self._is_prepared and self._journal.is_recovered
         if not self._committer.is_poisoned and self._checkpoints_are_sound and is_writable:
             try:
                 self._journal.finish()
                 self._journal.rotate()
-                self._journal.release(self._checkpoint()[0])
+                self._journal.recycle(self._checkpoint()[0])
             except (OSError, Postponed) as error:
                 # Nothing is lost: the journal has it.
                 logger.warning("the checkpoint at the end failed: %s", error)
@@ -396,8 +396,8 @@ class FileStorage:
                 self._add(log, change)
             elif isinstance(change, Created):
                 self._add(log, change.initial)
-            elif isinstance(change, Released):
-                log.release(change.kept)
+            elif isinstance(change, Reclaimed):
+                log.reclaim(change.retained_from)
             elif isinstance(change, Removed) and change.whole:
                 self._forget(log)
             self._committer.add(encode_change(log.state, change), entry)
@@ -413,12 +413,12 @@ class FileStorage:
         byte_count = len(change.data)
         self._pinned_bytes += byte_count
         # A second is long on a fast disk: look for room again after every so many bytes.
-        self._unseen_bytes += byte_count
-        if self._unseen_bytes > LOOK_EVERY_BYTES:
-            self._look()
+        self._unchecked_bytes += byte_count
+        if self._unchecked_bytes > SPACE_CHECK_BYTES:
+            self._check_space()
 
-    def _look(self) -> None:
-        self._unseen_bytes = 0
+    def _check_space(self) -> None:
+        self._unchecked_bytes = 0
         self._disk_refusal = self._disk.refusal(self._pinned_bytes + self._segment_bytes)
 
     def _write(self, batch: list[EncodedFrame]) -> None:
@@ -435,26 +435,26 @@ class FileStorage:
         try:
             self._journal.write(batch)
         except Postponed:
-            if not self._ballast.drop():
+            if not self._ballast.release():
                 raise
             self._journal.write(batch)
 
-    def settle(
+    def when_durable(
         self, log: Log, done: Callable[[], None], failed: Callable[[HeadraceError], None] = ignore
     ) -> None:
-        self._committer.settle(done, failed)
+        self._committer.when_durable(done, failed)
 
-    def keep(self, documents: Documents) -> None:
+    def put_documents(self, documents: Documents) -> None:
         self._committer.add(encode_frame(documents_frame(documents)), None)
 
-    def settle_documents(self, done: Callable[[], None], failed: Failed) -> None:
-        self._committer.settle(done, failed)
+    def when_documents_durable(self, done: Callable[[], None], failed: Failed) -> None:
+        self._committer.when_durable(done, failed)
 
-    def run_cold(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def run_in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self._is_closed:
             return  # a client that left last: nobody waits any more
-        future = self._loop.run_in_executor(self._workers, work)
-        future.add_done_callback(lambda finished: finish_cold(finished, done))
+        future = self._loop.run_in_executor(self._read_executor, work)
+        future.add_done_callback(lambda finished: deliver_result(finished, done))
 
     def checks(self) -> Iterator[Check]:
         for stream_id in list(self._logs):
@@ -467,7 +467,7 @@ class FileStorage:
                 # A checkpoint may have given back meanwhile what nobody needs: that is no damage,
                 # and what is will still be there at the next pass.
                 if part.damage and not self._checkpointing and self._catalog.current is before:
-                    yield partial(Checked, 0, part.damage)
+                    yield partial(CheckResult, 0, part.damage)
 
     # -- checkpoints -----------------------------------------------------------------------
 
@@ -475,10 +475,10 @@ class FileStorage:
         """A full segment is carried over in the background, one checkpoint at a time."""
         if self._checkpointing or not self._journal.sealed or self._may_gather():
             return
-        if self._checkpoint_in or not self._journal.is_secured or not self._is_prepared:
+        if self._checkpoint_in or not self._journal.is_recovered or not self._is_prepared:
             return
         self._checkpointing = True
-        future = self._loop.run_in_executor(self._carrier, self._checkpoint)
+        future = self._loop.run_in_executor(self._checkpoint_executor, self._checkpoint)
         future.add_done_callback(self._checkpointed)
 
     def _may_gather(self) -> bool:
@@ -499,7 +499,7 @@ class FileStorage:
             return self._carry_over()
         except OSError as error:
             self._checkpoints_are_sound = is_transient_disk_error(error)
-            if not self._checkpoints_are_sound or not self._ballast.drop():
+            if not self._checkpoints_are_sound or not self._ballast.release():
                 raise
         # Of what little is left, it may give more back.
         return self._checkpoint()
@@ -507,9 +507,9 @@ class FileStorage:
     def _carry_over(self) -> tuple[int, Flushed]:
         if self._checkpointer is None:
             self._checkpointer = Checkpointer(
-                self._disk, self._catalog, self._limits, Pace(self._is_pressed), sync=self._sync
+                self._disk, self._catalog, self._limits, Throttle(self._is_urgent), sync=self._sync
             )
-            self._checkpointer.set_aside = frozenset(self._left_out)
+            self._checkpointer.set_aside = frozenset(self._unrecovered)
         segments = list(self._journal.sealed)
         self._carried = len(segments)
         flushed = self._checkpointer.run(
@@ -519,7 +519,7 @@ class FileStorage:
         self._checkpoints_are_sound = True
         return self._catalog.current.applied_lsn, flushed
 
-    def _is_pressed(self) -> bool:
+    def _is_urgent(self) -> bool:
         """Whether as much waits as the checkpoint carries, or somebody for its end."""
         is_behind = len(self._journal.sealed) >= 2 * self._carried
         is_filling = self._pinned_bytes > PINNED_BYTES_MAX * 3 // 4
@@ -533,7 +533,7 @@ class FileStorage:
         if error is not None:
             self._committer.fail(error)
             return
-        self._is_starved, self._patience = False, 1
+        self._is_starved, self._retry_delay = False, 1
         applied_lsn, flushed = finished.result()
         self._streams_carried = len(flushed)
         self._note_flushed(iter(flushed.items()), applied_lsn)
@@ -544,14 +544,14 @@ class FileStorage:
             logger.warning("a checkpoint found no room and is tried again: %s", reason)
         self._checkpointing = False
         self._is_starved = True
-        self._checkpoint_in = self._patience
-        self._patience = min(2 * self._patience, PATIENCE_TICKS_MAX)
+        self._checkpoint_in = self._retry_delay
+        self._retry_delay = min(2 * self._retry_delay, RETRY_TICKS_MAX)
         # Segments that are kept to be used again are room, too.
         self._committer.run(self._drop_free_segments)
 
     def _drop_free_segments(self) -> None:
         with suppress_transient():
-            self._journal.drop_free()
+            self._journal.remove_free_segments()
 
     def _note_flushed(
         self, flushed: Iterator[tuple[int, tuple[int, Sizes]]], applied_lsn: int
@@ -569,13 +569,13 @@ class FileStorage:
             if not left:
                 self._loop.call_soon(self._note_flushed, flushed, applied_lsn)
                 return
-        self._committer.run(lambda: self._release(applied_lsn), self._released)
+        self._committer.run(lambda: self._recycle(applied_lsn), self._recycled)
 
-    def _release(self, applied_lsn: int) -> None:
+    def _recycle(self, applied_lsn: int) -> None:
         """Segments that stay for want of room are released with the next checkpoint."""
         with suppress_transient():
-            self._journal.release(applied_lsn)
+            self._journal.recycle(applied_lsn)
 
-    def _released(self) -> None:
+    def _recycled(self) -> None:
         """Not before: the next checkpoint must not read segments that are being released."""
         self._checkpointing = False

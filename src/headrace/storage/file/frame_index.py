@@ -6,14 +6,14 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.storage.file.batch_body import frame_at, places_in, stream_at
+from headrace.storage.file.batch_body import frame_at, frame_offsets, stream_id_at
 from headrace.storage.file.frames import DocumentsFrame, Frame
 
 _BODY_SHIFT: Final = 32  # a frame is found by the number of its body, and below it its place there
 _PLACE_MASK: Final = (1 << _BODY_SHIFT) - 1
 
 
-class Sorter:
+class FrameIndex:
     """Takes the bodies of batches; `applied_lsn` is the last frame it has."""
 
     def __init__(self, applied_lsn: int) -> None:
@@ -30,13 +30,13 @@ class Sorter:
         """The frames of a body that are not applied yet."""
         number = len(self._bodies) << _BODY_SHIFT
         self._bodies.append(body)
-        for lsn, place in enumerate(places_in(body), first_lsn):
+        for lsn, place in enumerate(frame_offsets(body), first_lsn):
             if lsn > self.applied_lsn:
                 self._note(body, place, number | place)
                 self.applied_lsn = lsn
 
     def _note(self, body: bytes, place: int, found_at: int) -> None:
-        stream_id = stream_at(body, place)
+        stream_id = stream_id_at(body, place)
         if stream_id is None:
             frame = frame_at(body, place)
             assert isinstance(frame, DocumentsFrame), "all others belong to a stream"

@@ -24,7 +24,7 @@ from headrace.storage.base import (
     Created,
     Documents,
     Published,
-    Released,
+    Reclaimed,
     Trimmed,
 )
 from headrace.storage.file.append_frames import APPEND_TAG, append_fields, encode_append
@@ -50,7 +50,7 @@ _CHECKED_FROM: Final = 8  # the header's checksum covers what follows it
 HEADER_BYTES: Final = _HEADER.size
 LENGTH = struct.Struct("<I")
 # Larger data goes to the disk from where it is; copying less into a batch is cheaper than that.
-APART_BYTES_MIN = 1 << 16
+ZERO_COPY_BYTES_MIN = 1 << 16
 _BYTES = struct.Struct(">BI")
 _BIN_32: Final = 0xC6  # of msgpack
 _FIXED_ARRAY: Final = 0x90
@@ -100,9 +100,9 @@ class PublishFrame(msgspec.Struct, array_like=True, tag=6):
     snapshot: SnapshotRecord
 
 
-class ReleaseFrame(msgspec.Struct, array_like=True, tag=7):
+class ReclaimFrame(msgspec.Struct, array_like=True, tag=7):
     stream_id: int
-    kept: tuple[int, int]
+    retained_from: tuple[int, int]
 
 
 class BlobFrame(msgspec.Struct, array_like=True, tag=8):
@@ -129,7 +129,7 @@ class Owner(msgspec.Struct, array_like=True, gc=False):
     stream_id: int
 
 
-StateFrame = TrimFrame | PublishFrame | ReleaseFrame
+StateFrame = TrimFrame | PublishFrame | ReclaimFrame
 Frame = (
     AppendFrame | CreateFrame | RemoveFrame | DocumentsFrame | AdoptFrame | BlobFrame | StateFrame
 )
@@ -153,8 +153,8 @@ def frame_of(state: StreamState, change: Change) -> Frame:
         record = snapshot_record(change.snapshot)
         assert record is not None, "a snapshot is published"
         return PublishFrame(state.id, record)
-    if isinstance(change, Released):
-        return ReleaseFrame(state.id, change.kept)
+    if isinstance(change, Reclaimed):
+        return ReclaimFrame(state.id, change.retained_from)
     if isinstance(change, Adopted):
         return AdoptFrame(state.id, head_of(state), producer_records(state))
     return RemoveFrame(state.id, change.whole)
@@ -172,8 +172,8 @@ def created_state(frame: CreateFrame) -> StreamState:
 def apply_frame(state: StreamState, frame: StateFrame) -> None:
     if isinstance(frame, TrimFrame):
         state.floor = Position(*frame.floor)
-    elif isinstance(frame, ReleaseFrame):
-        state.kept = Position(*frame.kept)
+    elif isinstance(frame, ReclaimFrame):
+        state.retained_from = Position(*frame.retained_from)
     else:
         snapshot = snapshot_of(frame.snapshot)
         assert snapshot is not None, "a frame that publishes has a snapshot"
@@ -208,14 +208,14 @@ class BatchHeader(NamedTuple):
 
 def encode_change(state: StreamState, change: Change) -> EncodedFrame:
     """The frame of a change, as it stands in a batch; `state` is what the change made of it."""
-    if isinstance(change, Appended) and len(change.data) < APART_BYTES_MIN:
+    if isinstance(change, Appended) and len(change.data) < ZERO_COPY_BYTES_MIN:
         return encode_append(state, change)
     return encode_frame(frame_of(state, change))
 
 
 def encode_frame(frame: Frame) -> EncodedFrame:
     """A frame as it stands in a batch, behind its length."""
-    if isinstance(frame, AppendFrame) and len(frame.data) >= APART_BYTES_MIN:
+    if isinstance(frame, AppendFrame) and len(frame.data) >= ZERO_COPY_BYTES_MIN:
         return _encode_apart(frame)
     encoded = _encode(frame)
     return LENGTH.pack(len(encoded)) + encoded
@@ -272,6 +272,6 @@ def decode_header(head: bytes) -> BatchHeader | None:
     return BatchHeader(*fields)
 
 
-def is_sound(header: BatchHeader, body: bytes) -> bool:
+def body_matches(header: BatchHeader, body: bytes) -> bool:
     """Whether a body is what was written."""
     return len(body) == header.body_bytes and google_crc32c.value(body) == header.body_crc

@@ -21,7 +21,7 @@ from headrace.errors import InsufficientStorage, StoredBytesDamaged
 from headrace.storage.base import Postponed
 from headrace.storage.disk import Disk, DiskFile, SyncFailed, is_transient_disk_error
 from headrace.storage.file import atomic_file, batch_body, doublewrite, frames
-from headrace.storage.file.doublewrite import Again
+from headrace.storage.file.doublewrite import PendingBatch
 from headrace.storage.file.frames import BatchHeader, EncodedFrame, Frame
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def _free_name(generation: int) -> str:
     return f"{DIRECTORY}/{_FREE}{generation:016d}"
 
 
-class Last(msgspec.Struct, array_like=True):
+class LastSegment(msgspec.Struct, array_like=True):
     """Which segment was taken last, written down before it is used: so that it is missed.
 
     `size` is 0 once the segment has been given up again; `first_lsn` is then the next frame's.
@@ -91,7 +91,7 @@ class _Current:
     size: int
 
 
-class _Ahead:
+class _ReadAhead:
     """Reads a file from its beginning to its end in few large pieces."""
 
     def __init__(self, file: doublewrite.Readable) -> None:
@@ -131,14 +131,14 @@ class Journal:
         self.durable_lsn = 0
         self._proven_lsn = 0
         self.sealed: list[Segment] = []
-        self._void: list[int] = []
+        self._unsynced_segments: list[int] = []
         self._unproven: list[_Unproven] = []
-        self._taken: tuple[int, int] | None = None  # generation and size, not yet written to
-        self.is_secured = True
+        self._next_segment: tuple[int, int] | None = None  # generation and size, not yet written to
+        self.is_recovered = True
         """Whether nothing that was recovered is left to be written again before writing goes on."""
         disk.make_directory(DIRECTORY)
         self._last = self._read_last()
-        self._set_down: list[Again] = []
+        self._pending: list[PendingBatch] = []
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Journal:
         current = self._current
         if current is None or current.position + header.size > current.size:
             try:
-                self.secure()
+                self.finish_recovery()
                 current = self._rotate(header.size)
             except OSError as error:
                 if is_transient_disk_error(error):
@@ -166,7 +166,7 @@ class Journal:
         self.next_lsn = header.next_lsn
         self.durable_lsn = self.next_lsn - 1
 
-    def seal(self) -> None:
+    def prove_durable(self) -> None:
         """When nothing is going on: put on record that all there is is durable."""
         if self._current is not None and self._proven_lsn < self.durable_lsn:
             self.write([])
@@ -182,26 +182,26 @@ class Journal:
         generation, taken_bytes = self._take_segment(size)
         file = self._disk.open(segment_name(generation))
         try:
-            self._write_last(Last(generation, taken_bytes, self.next_lsn))
+            self._write_last(LastSegment(generation, taken_bytes, self.next_lsn))
         except BaseException:
             file.close()
             raise
-        self._taken = None
+        self._next_segment = None
         self._current = _Current(file, generation, self.next_lsn, 0, taken_bytes)
         return self._current
 
     def _take_segment(self, size: int) -> tuple[int, int]:
         """The generation and size of a segment to begin; perhaps one that was taken before."""
-        if self._taken is not None and self._taken[1] < size:
-            generation, _ = self._taken
+        if self._next_segment is not None and self._next_segment[1] < size:
+            generation, _ = self._next_segment
             self._disk.remove(segment_name(generation))
-            self._taken = None
-        if self._taken is None:
+            self._next_segment = None
+        if self._next_segment is None:
             name = segment_name(self._generation + 1)
             self._take(name, self._affordable(size))
             self._generation += 1
-            self._taken = self._generation, self._size_of(name)
-        return self._taken
+            self._next_segment = self._generation, self._size_of(name)
+        return self._next_segment
 
     def _affordable(self, size: int) -> int:
         """How large a segment to take for a batch of `size`: a small one, where room is short."""
@@ -250,7 +250,7 @@ class Journal:
         finally:
             file.close()
 
-    def drop_free(self) -> bool:
+    def remove_free_segments(self) -> bool:
         """Give up the segments that are kept to be used again; whether there were any."""
         free = self._free()
         for name in free:
@@ -260,11 +260,11 @@ class Journal:
     def _free(self) -> list[str]:
         return [name for name in self._disk.list(DIRECTORY) if name.startswith(_FREE)]
 
-    def release(self, applied_lsn: int) -> None:
+    def recycle(self, applied_lsn: int) -> None:
         """Everything up to `applied_lsn` is kept elsewhere: its segments may be used again."""
         kept = [segment for segment in self.sealed if segment.next_lsn - 1 > applied_lsn]
         if self._current is None and not kept and self._last.size:
-            self._write_last(Last(self._generation, 0, self.next_lsn))
+            self._write_last(LastSegment(self._generation, 0, self.next_lsn))
         # To make one takes as long as hundreds of batches; but a disk that is full needs the room.
         free_max = FREE_SEGMENTS_MAX if self._disk.refusal() is None else 1
         for segment in [one for one in self.sealed if one not in kept]:
@@ -276,11 +276,15 @@ class Journal:
             self.sealed.remove(segment)
         self._disk.sync_directory(DIRECTORY)
 
-    def _read_last(self) -> Last:
+    def _read_last(self) -> LastSegment:
         payload = atomic_file.read(self._disk, LAST)
-        return Last(0, 0, 0) if payload is None else msgspec.msgpack.decode(payload, type=Last)
+        return (
+            LastSegment(0, 0, 0)
+            if payload is None
+            else msgspec.msgpack.decode(payload, type=LastSegment)
+        )
 
-    def _write_last(self, last: Last) -> None:
+    def _write_last(self, last: LastSegment) -> None:
         atomic_file.replace(self._disk, LAST, msgspec.msgpack.encode(last))
         self._last = last
 
@@ -297,7 +301,7 @@ class Journal:
 
     def finish(self) -> None:
         """An orderly end: what is durable is on record in two places."""
-        self.seal()
+        self.prove_durable()
         if self._sync and self._last.proven_lsn < self.durable_lsn:
             self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
 
@@ -305,39 +309,39 @@ class Journal:
 
     def recover(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """Frames after `applied_lsn`, with their numbers; afterwards the journal goes on."""
-        self.is_secured = False
+        self.is_recovered = False
         yield from self.scan(applied_lsn)
         try:
-            self.secure()
+            self.finish_recovery()
         except OSError as error:
             if not is_transient_disk_error(error):
                 raise
             logger.warning("the journal can be read, and not be written yet: %s", error)
             self._sync_unproven()
 
-    def secure(self) -> None:
+    def finish_recovery(self) -> None:
         """Make what was recovered safe to build on, unless that is done; can be called again.
 
         Until then the journal can be read, on a disk that is full or read-only, too.
         """
-        if self.is_secured:
+        if self.is_recovered:
             return
         for leftover in (n for n in self._disk.list(DIRECTORY) if n.endswith(".new")):
             self._disk.remove(f"{DIRECTORY}/{leftover}")
-        self._write_again()
-        self._remove_void()
+        self._restore_pending()
+        self._remove_unsynced_segments()
         if self._sync:
-            self._secure_unproven()
-        self.is_secured = True
+            self._rewrite_unproven()
+        self.is_recovered = True
 
-    def _remove_void(self) -> None:
-        while self._void:
-            generation = self._void[-1]
+    def _remove_unsynced_segments(self) -> None:
+        while self._unsynced_segments:
+            generation = self._unsynced_segments[-1]
             # A later life writes frames of the same numbers: these must not be taken for them.
             logger.warning("%s was never synced and is void", segment_name(generation))
             self._disk.remove(segment_name(generation))
-            self._void.pop()
-            if not self._void:
+            self._unsynced_segments.pop()
+            if not self._unsynced_segments:
                 self._disk.sync_directory(DIRECTORY)
 
     def _sync_unproven(self) -> None:
@@ -355,7 +359,7 @@ class Journal:
     def scan(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """Look without changing anything: frames after `applied_lsn`, or what is damaged."""
         self._expected = applied_lsn + 1
-        self._set_down = doublewrite.read(self._disk)
+        self._pending = doublewrite.read(self._disk)
         generations = self._generations()
         for generation in generations:
             yield from self._scan_next(generation, applied_lsn)
@@ -372,28 +376,28 @@ class Journal:
 
     def _scan_next(self, generation: int, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """One segment, whether it goes on where the journal ended so far or not."""
-        again = [batch for batch in self._set_down if batch.generation == generation]
-        file = doublewrite.Mended(self._disk.open(segment_name(generation)), again)
+        again = [batch for batch in self._pending if batch.generation == generation]
+        file = doublewrite.OverlaidSegment(self._disk.open(segment_name(generation)), again)
         try:
             begun = frames.decode_header(file.read(0, frames.HEADER_BYTES))
             if begun is None or begun.generation != generation:
-                self._check_proof(file, generation, 0)
+                self._require_torn_write(file, generation, 0)
                 return  # taken, and never written to
             if begun.first_lsn > self._expected:
                 if begun.durable_lsn >= self._expected:
                     raise StoredBytesDamaged(DIRECTORY, f"frame {self._expected}")
-                self._void.append(generation)
+                self._unsynced_segments.append(generation)
                 return
             position, lsn = 0, begun.first_lsn
-            for position, header, body in self._batches(_Ahead(file), generation, lsn):
+            for position, header, body in self._batches(_ReadAhead(file), generation, lsn):
                 lsn = header.next_lsn
                 self._note_batch(generation, position, header)
-                for number, frame in enumerate(batch_body.frames_in(body), header.first_lsn):
+                for number, frame in enumerate(batch_body.decode_frames(body), header.first_lsn):
                     if number > applied_lsn:
                         yield number, frame
                 position += header.size
             self._expected = max(self._expected, lsn)
-            self._check_proof(file, generation, position)
+            self._require_torn_write(file, generation, position)
             self.sealed.append(Segment(generation, begun.first_lsn, lsn))
         finally:
             file.close()
@@ -425,7 +429,7 @@ class Journal:
         file = self._disk.open(segment.name)
         try:
             lsn = segment.first_lsn
-            for _, header, body in self._batches(_Ahead(file), segment.generation, lsn):
+            for _, header, body in self._batches(_ReadAhead(file), segment.generation, lsn):
                 yield header.first_lsn, body
                 lsn = header.next_lsn
         finally:
@@ -443,18 +447,20 @@ class Journal:
             if header is None or header.generation != generation or header.first_lsn != expected:
                 return
             body = file.read(position + frames.HEADER_BYTES, header.body_bytes)
-            if not frames.is_sound(header, body):
+            if not frames.body_matches(header, body):
                 return
             yield position, header, body
             expected = header.next_lsn
             position += header.size
 
-    def _check_proof(self, file: doublewrite.Readable, generation: int, position: int) -> None:
+    def _require_torn_write(
+        self, file: doublewrite.Readable, generation: int, position: int
+    ) -> None:
         """Tell a write that never finished from damage to what was durable."""
-        if self._later_proof(file, generation, position) >= self._expected:
+        if self._durable_lsn_after(file, generation, position) >= self._expected:
             raise StoredBytesDamaged(segment_name(generation), str(position))
 
-    def _later_proof(self, file: doublewrite.Readable, generation: int, position: int) -> int:
+    def _durable_lsn_after(self, file: doublewrite.Readable, generation: int, position: int) -> int:
         """The highest frame that a batch behind `position` knows to be durable."""
         size = file.size()
         highest = 0
@@ -469,7 +475,7 @@ class Journal:
             position += _ZEROS_BYTES
         return highest
 
-    def _secure_unproven(self) -> None:
+    def _rewrite_unproven(self) -> None:
         """Write again, and sync, what is accepted and may only be in the page cache.
 
         A sync alone is not enough: after one that failed, the kernel takes pages for written that
@@ -483,14 +489,14 @@ class Journal:
             file = self._disk.open(segment_name(batch.generation))
             data = file.read(batch.position, batch.size)
             file.close()
-            batches.append(Again(batch.generation, batch.position, data))
+            batches.append(PendingBatch(batch.generation, batch.position, data))
         doublewrite.write(self._disk, batches)
-        self._write_again()
+        self._restore_pending()
         self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
         doublewrite.remove(self._disk)
         self._unproven = []
 
-    def _write_again(self) -> None:
+    def _restore_pending(self) -> None:
         """Put batches that were set down back in their places, if that was begun."""
         present = self._generations()
         for batch in doublewrite.read(self._disk):

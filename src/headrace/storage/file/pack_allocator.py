@@ -16,16 +16,16 @@ from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.file import pack_format
 from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.pack_format import PackWriter, Part
-from headrace.storage.file.throttle import Pace
+from headrace.storage.file.throttle import Throttle
 
 OWN_FILES_BYTES_MIN = 32 * 1024  # a stream that has so much in packs gets files
 PARTS_MAX = 16  # a stream's parts, before they are written again as one
-SETTLED_AFTER = 2 * PARTS_MAX  # packs: streams that are written to have left one by then
+STABLE_AFTER_PACKS = 2 * PARTS_MAX  # packs: streams that are written to have left one by then
 REWRITTEN_BYTES_MAX = 256 * 1024 * 1024  # by one checkpoint
 _OPEN_MAX = 64
 
 
-class Run(NamedTuple):
+class MessageRun(NamedTuple):
     """Messages of one stream that follow one another."""
 
     start: Position
@@ -33,13 +33,13 @@ class Run(NamedTuple):
     data: bytes
 
 
-class Packing:
+class PackAllocator:
     """Of each checkpoint: `begin`, `put` for every stream, `finish`, and then `committed`."""
 
-    def __init__(self, disk: Disk, catalog: Catalog, pace: Pace, *, sync: bool) -> None:
+    def __init__(self, disk: Disk, catalog: Catalog, throttle: Throttle, *, sync: bool) -> None:
         self._disk = disk
         self._catalog = catalog
-        self._pace = pace
+        self._throttle = throttle
         self._sync = sync
         self._sizes: dict[int, int] | None = None
         self._live_bytes: dict[int, int] = {}
@@ -54,7 +54,7 @@ class Packing:
     def begin(self) -> None:
         """A checkpoint begins."""
         if self._sizes is None:
-            self._sizes = self._take_stock()
+            self._sizes = self._scan_packs()
         for number in self._dead:
             self._disk.remove(pack_format.path(number))
         self._dead, self._freed, self._rewriting = [], [], []
@@ -62,14 +62,14 @@ class Packing:
         has_room = self._disk.refusal(REWRITTEN_BYTES_MAX) is None
         self._budget_bytes = REWRITTEN_BYTES_MAX if has_room else 0
 
-    def _take_stock(self) -> dict[int, int]:
+    def _scan_packs(self) -> dict[int, int]:
         """The packs that an earlier server left, and what counts in them."""
         names = self._disk.list(pack_format.DIRECTORY)
         found = {int(name) for name in names if pack_format.is_name(name)}
         if not found:
             return {}
         self._next = max(found) + 1
-        for entry in self._pace.through(self._catalog.load(self._pace).streams.values()):
+        for entry in self._throttle.each(self._catalog.load(self._throttle).streams.values()):
             for part in pack_format.decode_parts(entry.packed):
                 self._live_bytes[part.pack] = self._live_bytes.get(part.pack, 0) + part.size
         self._dead = sorted(found - self._live_bytes.keys())
@@ -83,26 +83,26 @@ class Packing:
             file.close()
 
     def put(
-        self, stream_id: int, packed: bytes, run: Run | None, *, again: bool
-    ) -> tuple[bytes, Run | None]:
+        self, stream_id: int, packed: bytes, run: MessageRun | None, *, rewrite: bool
+    ) -> tuple[bytes, MessageRun | None]:
         """Add what is new to what a stream has in packs; `again`: write that again, too.
 
         Returns its parts and, when they have become much, what is to go into its own files.
         """
         before_bytes = run.start.bytes - pack_format.start_of(packed).bytes if run and packed else 0
         is_much = run is not None and before_bytes + len(run.data) >= OWN_FILES_BYTES_MIN
-        is_due = packed and (is_much or self._are_many(packed, stream_id))
-        if (packed and again) or (is_due and self._spend(before_bytes)):
+        is_due = packed and (is_much or self._has_many_parts(packed, stream_id))
+        if (packed and rewrite) or (is_due and self._spend_budget(before_bytes)):
             parts = pack_format.decode_parts(packed)
-            gathered = self._gather(stream_id, parts, run)
+            gathered = self._merge(stream_id, parts, run)
             if gathered is not None:
-                self.let_go(parts)
+                self.free(parts)
                 packed, run = b"", gathered
         if run is None or (is_much and not packed):
             return packed, run
         return self._writer.add(packed, stream_id, *run), None
 
-    def _are_many(self, packed: bytes, stream_id: int) -> bool:
+    def _has_many_parts(self, packed: bytes, stream_id: int) -> bool:
         """Not the same number for all streams, which would fall due together."""
         count = pack_format.count_parts(packed)
         half = PARTS_MAX // 2
@@ -110,12 +110,14 @@ class Packing:
             count >= half and (stream_id + self._writer.number) % half == 0
         )
 
-    def _spend(self, size: int) -> bool:
+    def _spend_budget(self, size: int) -> bool:
         """Whether this checkpoint may write so much again."""
         self._budget_bytes -= size
         return self._budget_bytes >= 0
 
-    def _gather(self, stream_id: int, parts: list[Part], run: Run | None) -> Run | None:
+    def _merge(
+        self, stream_id: int, parts: list[Part], run: MessageRun | None
+    ) -> MessageRun | None:
         """A stream's parts and what is new, in one; None where a part cannot be read.
 
         Then they stay where they are: whoever reads the stream is told so, and others go on.
@@ -132,7 +134,7 @@ class Packing:
         if run is not None:
             lengths += run.lengths
             data.append(run.data)
-        return Run(parts[0].start, lengths, b"".join(data))
+        return MessageRun(parts[0].start, lengths, b"".join(data))
 
     def _file(self, number: int) -> DiskFile:
         file = self._open.get(number)
@@ -147,18 +149,18 @@ class Packing:
             file.close()
         self._open.clear()
 
-    def let_go(self, parts: Collection[Part]) -> None:
+    def free(self, parts: Collection[Part]) -> None:
         """Nobody needs these parts once the checkpoint that runs is done."""
         self._freed += parts
 
-    def wasteful(self) -> Iterator[int]:
+    def sparse(self) -> Iterator[int]:
         """The packs to be written again: those of which less than half counts.
 
         Where there is room for them, not before they have settled.
         """
         assert self._sizes is not None, "a checkpoint has begun"
         refusal = self._disk.refusal(REWRITTEN_BYTES_MAX)
-        room_bytes, before = REWRITTEN_BYTES_MAX, self._next - SETTLED_AFTER
+        room_bytes, before = REWRITTEN_BYTES_MAX, self._next - STABLE_AFTER_PACKS
         if isinstance(refusal, InsufficientStorage):
             # Of the reserve, too: on a disk that is full this is how deletes give space back.
             room_bytes, before = min(refusal.free_bytes // 2, room_bytes), self._next

@@ -14,11 +14,11 @@ from headrace.storage.file.frames import (
     StateFrame,
     apply_frame,
 )
-from headrace.storage.file.pack_allocator import Run
+from headrace.storage.file.pack_allocator import MessageRun
 from headrace.storage.records import head_after_appends
 
 
-class ChangedStream:
+class StreamChanges:
     """A stream while a checkpoint changes it.
 
     Most frames are appends without a producer, and change a few fields of its record. At the first
@@ -90,7 +90,7 @@ class ChangedStream:
         snapshot = None if self._state is None else self._state.snapshot
         return self.entry.id if snapshot is None else max(self.entry.id, snapshot.blob_id)
 
-    def take_run(self) -> Run | None:
+    def take_run(self) -> MessageRun | None:
         """Once every frame is applied: what is new, and `entry` says what became of the stream."""
         if self._state is None:
             self._note_appends()
@@ -98,4 +98,4 @@ class ChangedStream:
             self.entry = entry_of(self._state, self.sizes)
         if not self._data:
             return None
-        return Run(Position(*self._start), self._lengths, b"".join(self._data))
+        return MessageRun(Position(*self._start), self._lengths, b"".join(self._data))

@@ -21,7 +21,7 @@ import google_crc32c
 
 from headrace.errors import HeadraceError, StoredBytesDamaged
 from headrace.protocol.offsets import Position
-from headrace.storage.base import Checked, Range
+from headrace.storage.base import CheckResult, Range
 from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.file import pack_format
 from headrace.storage.file.pack_format import Contents, Part
@@ -69,7 +69,7 @@ class Sizes(NamedTuple):
 NO_FILES: Final = Sizes()
 
 
-class Void(NamedTuple):
+class Reclaimable(NamedTuple):
     """What nobody needs at the front of a stream's files."""
 
     blocks: int
@@ -93,9 +93,9 @@ def remove(disk: Disk, stream_id: int) -> None:
             disk.remove(name)
 
 
-def give_back(disk: Disk, stream_id: int, void: Void) -> None:
+def reclaim(disk: Disk, stream_id: int, reclaimable: Reclaimable) -> None:
     """Return the space of what nobody needs; the catalog no longer counts it."""
-    sizes = (void.data_bytes, void.blocks * ENTRY_BYTES, void.lengths_bytes)
+    sizes = (reclaimable.data_bytes, reclaimable.blocks * ENTRY_BYTES, reclaimable.lengths_bytes)
     for suffix, size in zip(_SUFFIXES, sizes, strict=True):
         if size:
             file = disk.open(path(stream_id, suffix))
@@ -295,17 +295,17 @@ class StreamReader:
             blocks.append(block)
         return blocks
 
-    def void_before(self, first_byte: int) -> Void:
+    def reclaimable_before(self, first_byte: int) -> Reclaimable:
         """The blocks that end at or before the byte, and what they take in each file."""
         number = self._find(first_byte, self._own_blocks)
         block = self._own_block(number)
         if block.end.bytes > first_byte:
             start = block.start.bytes - self._base_bytes
-            return Void(number, start, block.lengths_at)
+            return Reclaimable(number, start, block.lengths_at)
         end = block.end.bytes - self._base_bytes
-        return Void(number + 1, end, block.lengths_at + block.messages * _LENGTH_BYTES)
+        return Reclaimable(number + 1, end, block.lengths_at + block.messages * _LENGTH_BYTES)
 
-    def check_part(self, first: int, bytes_max: int) -> tuple[int, Checked]:
+    def check_part(self, first: int, bytes_max: int) -> tuple[int, CheckResult]:
         """Blocks from `first` on, up to about `bytes_max`; where to go on, and what was found."""
         checked = 0
         damage: list[HeadraceError] = []
@@ -318,7 +318,7 @@ class StreamReader:
             except StoredBytesDamaged as found:
                 damage.append(found)
             number += 1
-        return number, Checked(checked, damage)
+        return number, CheckResult(checked, damage)
 
     def check(self, tail: Position) -> Iterator[StoredBytesDamaged]:
         """Everything in this stream's files, up to `tail`, that is not as it was written."""

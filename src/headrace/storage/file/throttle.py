@@ -18,22 +18,22 @@ REST_SECS: Final = 0.001
 T = TypeVar("T")
 
 
-class Pace:
+class Throttle:
     """How a worker goes through its items."""
 
-    def __init__(self, is_pressed: Callable[[], bool]) -> None:
+    def __init__(self, is_urgent: Callable[[], bool]) -> None:
         """`is_pressed` says whether there is no time to rest."""
-        self._is_pressed = is_pressed
+        self._is_urgent = is_urgent
 
-    def through(self, items: Iterable[T]) -> Iterator[T]:
+    def each(self, items: Iterable[T]) -> Iterator[T]:
         """The items, with rests between them."""
         begun = monotonic()
         for item in items:
             yield item
             if monotonic() - begun >= SLICE_SECS:
-                if not self._is_pressed():
+                if not self._is_urgent():
                     sleep(REST_SECS)
                 begun = monotonic()
 
 
-AT_ONCE: Final = Pace(lambda: True)
+UNTHROTTLED: Final = Throttle(lambda: True)

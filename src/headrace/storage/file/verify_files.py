@@ -19,7 +19,7 @@ from headrace.storage.file.frames import (
 from headrace.storage.file.journal import Journal
 from headrace.storage.file.stream_files import Sizes, StreamReader
 from headrace.storage.records import snapshot_of
-from headrace.storage.tiered_log import base_of
+from headrace.storage.tiered_log import own_start
 from headrace.storage.verify_report import (
     Report,
     check_snapshots,
@@ -51,7 +51,7 @@ def verify_files(disk: Disk) -> Report:
     for entry in entries:
         state = state_of(entry)
         findings += _check_stream(disk, state, sizes_of(entry))
-        data_bytes += state.tail.bytes - max(base_of(state).bytes, state.kept.bytes)
+        data_bytes += state.tail.bytes - max(own_start(state).bytes, state.retained_from.bytes)
     try:
         findings += check_snapshots(disk, snapshots.values())
     except OSError as error:
@@ -78,7 +78,7 @@ def _count(frame: Frame, streams: set[int]) -> int:
 
 
 def _check_stream(disk: Disk, state: StreamState, sizes: Sizes) -> Iterator[str]:
-    reader = StreamReader(disk, state.id, base_of(state).bytes, sizes)
+    reader = StreamReader(disk, state.id, own_start(state).bytes, sizes)
     try:
         for damage in reader.check(state.tail):
             yield damage.detail
