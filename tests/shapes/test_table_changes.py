@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 
-from headrace.testing.server import ServerProcess
+from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.shapes.conftest import Follow
 from tests.shapes.helpers import ITEMS, Follower, ShapesProcess
