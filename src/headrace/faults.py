@@ -45,4 +45,4 @@ def hand_over(reply: Callable[[Any], None], fault: HeadraceError) -> None:
     try:
         reply(fault)
     except Exception:
-        logger.exception("an answer about a fault failed")
+        logger.exception("answering an internal error failed")

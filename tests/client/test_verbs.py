@@ -89,7 +89,7 @@ def test_what_is_no_json_value_is_refused_with_its_type(connect: Connect) -> Non
         endless: list[object] = []
         endless.append(endless)
         for value, kind in ((object(), "object"), ("\ud800", "str"), (endless, "list")):
-            with pytest.raises(errors.InvalidJson, match=f"This {kind} is no JSON value"):
+            with pytest.raises(errors.InvalidJson, match=f"This {kind} is not a JSON value"):
                 stream.append_json(value)
         assert server.asked == []
 

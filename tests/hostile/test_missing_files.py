@@ -35,7 +35,7 @@ def test_a_missing_pack_stops_no_start_and_a_missing_catalog_is_named(tmp_path: 
         assert client.get("/v1/stream/a").content == b"z"
         announced = client.get("/v1/stream/__registry__", params={"offset": "-1"}).text
     assert '"key":"b"' in announced
-    assert any("a read met damage" in line for line in server.log)
+    assert any("a read found damaged bytes" in line for line in server.log)
     for log in (directory / "catalog").glob("log-*"):
         log.unlink()
     with pytest.raises(RuntimeError, match=r"catalog/log-\d+ is missing from the data directory"):

@@ -116,7 +116,7 @@ def test_messages_that_are_no_changes_are_not_thrown_away(
     append(http, "/mixed-bucket/a", [{"type": "t", "key": "k", "operation": "set"}, {"free": 1}])
     server = str(http.base_url).rstrip("/")
     config = compact.Config(server=server, bucket="mixed-bucket", messages_min=1)
-    with pytest.raises(ConfigError, match="1 of its messages are no keyed changes"):
+    with pytest.raises(ConfigError, match="1 of its messages are not keyed changes"):
         run(compact, spark, config, tmp_path)
     assert http.get("/mixed-bucket/a", params={"offset": "-1"}).status_code == 200
     with pytest.raises(ConfigError, match="streams in buckets"):
@@ -155,7 +155,7 @@ def test_one_bad_stream_does_not_end_a_continuous_run(
         query.stop()
     assert query.awaitTermination(60)
     told = capsys.readouterr().err
-    assert told.count("/bad-bucket/bad: 1 of its messages are no keyed changes") == 1
+    assert told.count("/bad-bucket/bad: 1 of its messages are not keyed changes") == 1
     assert told.count("/bad-bucket/gone cannot be compacted") == 1
 
 

@@ -73,7 +73,7 @@ def test_a_file_configures_each_pipeline_and_spark(
         ("[stream-to-postgres]\nserver = '\udcff'", "is not UTF-8 at byte 31"),
         ("[stream-to-postgres]\nmessages_per_batch = -1", "messages_per_batch must be 0 or more"),
         ("stream-to-postgres = 3", "must be a table"),
-        ("[stream_to_postgres]", r"\[stream_to_postgres\] is no pipeline; there are archive, "),
+        ("[stream_to_postgres]", r"\[stream_to_postgres\] is not a pipeline; tables are archive, "),
         ("spark = 3", "spark must be a table"),
         ("[spark]\nexecutor.memory = '1g'", r"executor: Spark's own keys begin with spark\."),
         ("[spark]\nspark.jars = ['a']", r"spark\.jars must be a text"),
@@ -117,7 +117,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_the_paths_to_extract_become_one_schema() -> None:
     found = _wanted({"a": "$.key", "b": "$.value.status", "c": "$.value.n"})
     assert found == "`key` string, `value` struct<`status`: string, `n`: string>, _corrupt string"
-    with pytest.raises(ConfigError, match="no path"):
+    with pytest.raises(ConfigError, match="not a path"):
         _wanted({"a": "key"})
 
 
@@ -169,7 +169,7 @@ def test_a_file_that_is_no_progress_is_named(tmp_path: Path, text: str) -> None:
     (place / "progress.json").write_text(text, "utf-8", "surrogateescape")
     told = CliRunner().invoke(app, ["status", "--state", str(tmp_path)])
     assert told.exit_code == 2
-    assert f"{place}/progress.json is no progress of a pipeline" in told.output
+    assert f"{place}/progress.json is not a progress file" in told.output
 
 
 def test_a_trace_is_explained_by_the_error_at_its_heart() -> None:

@@ -240,8 +240,8 @@ def test_a_name_with_a_comma_is_refused_in_a_list(pipeline: Pipeline) -> None:
         ({"a": "$.value", "b": "$.value.n"}, "as a whole and in part"),
         ({"b": "$.value.n", "a": "$.value"}, "as a whole and in part"),
         ({}, "names no column"),
-        ({"a": "$.tags[0]"}, "is no path"),
-        ({"a": "$."}, "is no path"),
+        ({"a": "$.tags[0]"}, "is not a path"),
+        ({"a": "$."}, "is not a path"),
     ],
 )
 def test_paths_that_cannot_be_extracted_are_refused(extract: dict[str, str], sentence: str) -> None:

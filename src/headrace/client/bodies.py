@@ -23,7 +23,7 @@ def encode_value(value: Any) -> bytes:
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidJson(f"This {type(value).__name__} is no JSON value: {error}.") from None
+        raise InvalidJson(f"This {type(value).__name__} is not a JSON value: {error}.") from None
     # The encoder writes null for a number that JSON does not have: what is read back would be
     # another value than was appended.
     if b"null" in text and not _is_finite(msgspec.to_builtins(value)):

@@ -230,7 +230,7 @@ class Reading:
             raise failure(request, answer)
         self.status = answer.status
         if "text/event-stream" not in answer.headers.get("content-type", ""):
-            self._misunderstood("it is no event stream")
+            self._misunderstood("the response is not an event stream")
         self._opened += 1
         encoded = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
         decoder = Decoder()
@@ -254,14 +254,14 @@ class Reading:
         try:
             return b64decode("".join(text.split()), validate=True)
         except NotBase64:
-            self._misunderstood("a data event that is no base64")
+            self._misunderstood("a data event is not valid base64")
 
     def _completed(self, payloads: list[bytes], text: str) -> list[Chunk]:
         """The chunks that a control event completes; all but the last cannot be resumed after."""
         try:
             control = _control.decode(text)
         except (msgspec.MsgspecError, ValueError):
-            self._misunderstood(f"a control event that is none: {text[:100]!r}")
+            self._misunderstood(f"an invalid control event: {text[:100]!r}")
         self._controls += 1
         self.cursor = control.streamCursor or self.cursor
         earlier = [self._moved(data, self.offset, False, False) for data in payloads[:-1]]

@@ -62,7 +62,7 @@ class Registry:
             announced = self._announced()
         except (Corrupt, FileNotFoundError) as damage:
             # All it says can be said again.
-            logger.error("the registry is damaged, and begun anew: %s", damage)
+            logger.error("the registry is damaged and is rewritten: %s", damage)
             self._compact()
             return
         gone = [name for name in announced - live.keys() if name not in self._set_aside]

@@ -110,7 +110,7 @@ class SetAside:
         if name and name not in self._engine.streams:
             self._reasons[name] = reason
         logger.error(
-            "a stream cannot be recovered and is set aside; what is stored of it is kept: %s",
+            "a stream cannot be recovered and is set aside; its stored bytes are kept: %s",
             reason,
             extra={"stream": name or f"{stream_id:016x}"},
             exc_info=None if isinstance(error, HeadraceError | Orphaned) else error,

@@ -71,7 +71,7 @@ class Snapshots:
             elif stream.visible_snapshot is not None:
                 self._take(stream.visible_snapshot)
         if engine.aside.has_unknown_blobs:
-            logger.warning("snapshots that nobody has stay until every stream can be recovered")
+            logger.warning("unreferenced snapshots are kept until every stream can be recovered")
             return
         engine.storage.blobs.remove_unreferenced(self._users.keys() | engine.aside.blob_ids)
 

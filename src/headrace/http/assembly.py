@@ -99,7 +99,7 @@ class Assembly:
             if refusal is not None and reason is not None:
                 logger.warning("writes are refused: %s", refusal.detail)
             else:
-                logger.info("writes are taken again")
+                logger.info("writes are accepted again")
 
     async def stop(self) -> None:
         self.watchdog.stop()

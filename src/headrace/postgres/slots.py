@@ -504,7 +504,7 @@ def _check_identity(connection: psycopg.Connection, table: str) -> None:
 def _qualified(table: str) -> str:
     parts = table.strip().split(".")
     if len(parts) > 2 or not all(parts):
-        raise SlotError(f"{table!r} is no table name: write schema.table.")
+        raise SlotError(f"{table!r} is not a valid table name: write schema.table.")
     return ".".join(["public", *parts][-2:])
 
 

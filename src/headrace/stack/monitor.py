@@ -165,7 +165,7 @@ class Monitor:
                 self.findings = self.look(time.time())
             except (psycopg.Error, httpx.HTTPError) as error:
                 if self.findings.up:
-                    logger.warning("cannot look: %s", str(error).strip() or repr(error))
+                    logger.warning("cannot measure the sync: %s", str(error).strip() or repr(error))
                 self.findings = Findings()
             for warning in self.findings.warnings:
                 name = warning.split(" holds ")[0]

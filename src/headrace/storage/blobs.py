@@ -121,7 +121,7 @@ class DiskBlobs:
         for place in self._files():
             blob_id = _id_of(place)
             if blob_id is None:
-                logger.warning("%s is not a snapshot, and is left alone", place)
+                logger.warning("%s is not a snapshot and is ignored", place)
             elif blob_id not in blob_ids:
                 self._remove_leftover(place)
 

@@ -179,7 +179,7 @@ class Committer(Generic[W]):
         everybody = waiting + self._waiting
         entries = [item for item in everybody if not isinstance(item, _Waiter)]
         if is_first:
-            logger.warning("nothing can be written at present: %s", reason)
+            logger.warning("nothing can be written for now: %s", reason)
         elif self._delayed is not None:
             # It is not over in a moment.
             entries = self._delayed(entries, self._refusal())
@@ -203,7 +203,7 @@ class Committer(Generic[W]):
             self.fail(error, waiting)
             return
         if self.postponed is not None:
-            logger.warning("writing goes on")
+            logger.warning("writing continues")
             self.postponed = None
         self._busy = False
         self.finished += 1
@@ -257,7 +257,7 @@ class Committer(Generic[W]):
             try:
                 self._guarded(lambda: self._write(self._work))
             except Postponed as reason:
-                logger.warning("what nobody was told of could not be written: %s", reason)
+                logger.warning("unacknowledged changes could not be written: %s", reason)
 
 
 def refusal_of(reason: OSError) -> HeadraceError:
@@ -294,4 +294,4 @@ def _result_or_error(finished: asyncio.Future[Any]) -> Any:
 @lru_cache(maxsize=256)
 def _log_damage(detail: str) -> None:
     """Each place once, or a client that reads it again and again would fill the log."""
-    logger.error("a read met damage: %s Check the directory with headrace verify.", detail)
+    logger.error("a read found damaged bytes: %s Check the directory with headrace verify.", detail)

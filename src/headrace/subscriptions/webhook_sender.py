@@ -42,7 +42,7 @@ class WebhookSender:
         except Exception as error:
             # Whatever one delivery meets must not end the others. Seen: a receiver that hangs up
             # while it is being connected to makes the HTTP library raise AttributeError.
-            logger.warning("a webhook delivery failed in an unknown way: %r", error)
+            logger.warning("a webhook delivery failed unexpectedly: %r", error)
             return Failed(f"{type(error).__name__}: {error}")
 
     async def _trust(self) -> ssl.SSLContext:

@@ -144,7 +144,7 @@ def _refuse_unknown(tables: Iterable[str]) -> None:
     for table in tables:
         if table not in names():
             known = ", ".join(names())
-            raise ConfigError(f"[{table}] is no pipeline; there are {known}, and [spark].")
+            raise ConfigError(f"[{table}] is not a pipeline; tables are {known} and [spark].")
 
 
 def _spark_keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -165,7 +165,7 @@ class Fold:
             return Folded(
                 due.stream,
                 0,
-                f"{state.ignored} of its messages are no keyed changes and would be lost. Set "
+                f"{state.ignored} of its messages are not keyed changes and would be lost. Set "
                 "drop_others = true to compact it all the same.",
             )
         body = state.dump(due.end)

@@ -59,7 +59,7 @@ def read_progress(state_dir: Path) -> Progress | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise ProgressError(f"{path} is no progress of a pipeline: {error}") from None
+        raise ProgressError(f"{path} is not a progress file: {error}") from None
     if progress.state in (STARTING, RUNNING) and not _is_alive(progress.pid):
         progress.state = DEAD
     return progress

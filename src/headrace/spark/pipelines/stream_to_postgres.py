@@ -168,7 +168,7 @@ _PATH = re.compile(r"\$(\.[^.\[\]`]+)+")
 
 def _parts(path: str) -> list[str]:
     if not _PATH.fullmatch(path):
-        raise ConfigError(f"extract: {path!r} is no path such as $.key or $.value.status.")
+        raise ConfigError(f"extract: {path!r} is not a path such as $.key or $.value.status.")
     return path[2:].split(".")
 
 

@@ -92,7 +92,7 @@ def _batches(
             if options.fail_on_data_loss:
                 raise DataLoss(
                     f"{span.stream}: {loss} Its messages from {span.start} to {span.end} were "
-                    "planned for this batch. Set failOnDataLoss=false to go on without them."
+                    "planned for this batch. Set failOnDataLoss=false to continue without them."
                 ) from None
 
 

@@ -106,7 +106,7 @@ class Tracker:
         if tail.problem not in (*GONE, TRIMMED):
             raise StreamProblem(f"{tail.stream}: {tail.detail}")
         if self._options.fail_on_data_loss:
-            hint = "Set failOnDataLoss=false to go on without it"
+            hint = "Set failOnDataLoss=false to continue without it"
             if tail.problem == TRIMMED:
                 hint += ", or fromSnapshot=true to begin with the stream's snapshot"
             raise DataLoss(f"{tail.stream}: {tail.detail} {hint}.")
@@ -202,7 +202,7 @@ class Tracker:
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{tail.stream}: {REPLACED} "
-                "Set failOnDataLoss=false to go on with the new one, from its beginning."
+                "Set failOnDataLoss=false to continue with the new one from its beginning."
             )
         return self._server.tails([{"stream": tail.stream, "from": BEGINNING}])[0]
 

@@ -362,7 +362,7 @@ class FileStorage:
     def _ballast_filled(self, finished: asyncio.Future[None]) -> None:
         error = finished.exception()
         if error is not None:
-            logger.warning("no room could be put by for a disk that is full: %s", error)
+            logger.warning("the reserve for a full disk could not be written: %s", error)
 
     def close(self) -> None:
         """With everything in stream files and catalog, so that a start has nothing to replay."""
@@ -378,7 +378,7 @@ class FileStorage:
                 self._journal.recycle(self._checkpoint()[0])
             except (OSError, Postponed) as error:
                 # Nothing is lost: the journal has it.
-                logger.warning("the checkpoint at the end failed: %s", error)
+                logger.warning("the checkpoint at shutdown failed: %s", error)
         self._journal.close()
         self._disk.close()
 
@@ -541,7 +541,7 @@ class FileStorage:
     def _put_off_checkpoint(self, reason: BaseException | None) -> None:
         """Nothing is lost: the journal has it, and what was half written counts for nothing."""
         if not self._is_starved:
-            logger.warning("a checkpoint found no room and is tried again: %s", reason)
+            logger.warning("the disk is full; the checkpoint will be retried: %s", reason)
         self._checkpointing = False
         self._is_starved = True
         self._checkpoint_in = self._retry_delay

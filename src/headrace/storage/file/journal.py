@@ -316,7 +316,7 @@ class Journal:
         except OSError as error:
             if not is_transient_disk_error(error):
                 raise
-            logger.warning("the journal can be read, and not be written yet: %s", error)
+            logger.warning("the journal is readable but cannot be written yet: %s", error)
             self._sync_unproven()
 
     def finish_recovery(self) -> None:
@@ -338,7 +338,7 @@ class Journal:
         while self._unsynced_segments:
             generation = self._unsynced_segments[-1]
             # A later life writes frames of the same numbers: these must not be taken for them.
-            logger.warning("%s was never synced and is void", segment_name(generation))
+            logger.warning("%s was never synced and is removed", segment_name(generation))
             self._disk.remove(segment_name(generation))
             self._unsynced_segments.pop()
             if not self._unsynced_segments:
