@@ -120,12 +120,12 @@ first-build: installed
 	@$(if $(WITH_COMPILED),test -e $(COMPILED)/.built || $(SUBMAKE) compiled \
 	    || echo "The compiled build failed: headrace runs from its Python sources (slower).",true)
 
-compiled: ## the hot path as C, into build/ (needs a C compiler)
+compiled: ## compile the hot path to C extensions in build/ (needs a C compiler)
 	+@$(LOCKED) $(VENV)/.compiler
 	+@$(COMPILE_LOCK) $(COMPILED)/.built
 
 # Installs only what serves, and compiles meanwhile; `make setup` completes the same .venv.
-run: runnable ## serve on http://localhost:4437, durably, under ./data
+run: runnable ## serve on http://localhost:4437, with durable storage in ./data
 	@if [ -z "$(WITH_COMPILED)" ]; then \
 	    echo "Running from the Python sources: there is no C compiler (with the headers of this Python) to build the faster version."; \
 	elif [ ! -e $(COMPILED)/.built ]; then \
@@ -148,21 +148,21 @@ static: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-check: static ## lint, types, layers, fast tests
+check: static ## run lint, types, layers and the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
 # Three at a time on two cores: tests wait as much as they compute.
-test: setup suites $(WITH_COMPILED) browser strace ## everything: check, the slow tests, the official suite in every mode
+test: setup suites $(WITH_COMPILED) browser strace ## run everything: check, the slow tests, the official suite in every mode
 	@$(MAKE) --no-print-directory --jobs=2 static classes
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup
 
-conformance: setup ## only the official suite, in every storage mode and over ASGI
+conformance: setup ## run only the official suite, in every storage mode and over ASGI
 	+@$(LOCKED) $(SUITE)/node_modules/.installed
 	$(BIN)/python -m pytest $(SUITE) -rA
 
 SOAK_MINUTES ?= 60
 
-soak: setup ## the long tier: durability for an hour, or SOAK_MINUTES=, and kills under Spark; writes bench/results
+soak: setup ## run the durability tests for an hour, or SOAK_MINUTES=, and the Spark kill tests; writes bench/results
 	$(BIN)/python -m tests.durability.soak --minutes $(SOAK_MINUTES)
 	$(BIN)/python -m tests.spark.soak
 
@@ -175,22 +175,22 @@ bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes 
 
 # --- the stack: docs/stack.md ---
 
-dev: setup ## everything: server, Envoy, Postgres, sync, heartbeat, database page, stream browser
+dev: setup ## start the whole stack: server, Envoy, Postgres, sync, heartbeat, database page, stream browser
 	$(BIN)/headrace stack up --profile dev
 
-dev-ui: setup ## where the stream browser of `make dev` is
+dev-ui: setup ## print the address of the stream browser of `make dev`
 	$(BIN)/headrace stack ui
 
-dev-down: setup ## end what `make dev` started
+dev-down: setup ## stop what `make dev` started
 	$(BIN)/headrace stack down
 
-integration-test: setup ## the stack and authentication through Envoy
+integration-test: setup ## test the stack and authentication through Envoy
 	$(BIN)/python -m pytest tests/stack -m "not sync"
 
-integration-test-sessions: setup ## sessions and both directions of the Postgres sync
+integration-test-sessions: setup ## test sessions and both directions of the Postgres sync
 	$(BIN)/python -m pytest tests/stack -m sync
 
-docker: ## the server's container image (needs a container engine)
+docker: ## build the server's container image (needs a container engine)
 	docker build --target server -t headrace .
 
 # --- documentation ---
@@ -198,7 +198,7 @@ docker: ## the server's container image (needs a container engine)
 docs: setup ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-screenshots: setup browser ## take the pictures of docs/browser.md again
+screenshots: setup browser ## retake the screenshots of docs/browser.md
 	UI_SCREENSHOTS=docs/images $(BIN)/python -m pytest $(UI)/test_screenshots.py
 
 docs-serve: setup ## serve the documentation with live reload
@@ -218,7 +218,7 @@ lock: runnable ## resolve pyproject.toml and package.json again
 	cd $(UI) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
 	cd $(SHAPES) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
 
-clean: ## remove everything that can be made again
+clean: ## remove everything that can be rebuilt
 	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium tests/durability/.strace $(SHAPES)/node_modules bench/reference/node_modules build site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,8 +7,8 @@
 
 The stream holds JSON messages such as {"name": "yes", "add": 1}; the state is the sum for each
 name, and a snapshot is the state as JSON. Anyone may publish one, at any offset the stream has
-returned. A client that was away while the floor moved is told 410 and begins again: it never has
-to read what the snapshot stands for.
+returned. A client that was offline while history was trimmed gets 410 and starts again: it never
+has to read the messages that the snapshot replaced.
 """
 
 from __future__ import annotations
