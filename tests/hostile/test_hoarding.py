@@ -274,4 +274,4 @@ def test_a_body_that_others_are_refused_for_is_given_up_sooner(serve: Serve) -> 
 
         eventually(lambda: not has_room(), "the room is taken")
         eventually(has_room, "and given back")
-        assert slow.response().status == 408
+        assert slow.response().status == 503

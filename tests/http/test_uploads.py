@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import select
+from contextlib import ExitStack, suppress
 
+import pytest
+
+from headrace.http.reader import BodyBudget
 from headrace.testing.raw_http import RawConnection
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
-from tests.http.helpers import MIB
+from tests.http.helpers import KIB, MIB
 
 CHUNKED = "Transfer-Encoding: chunked"
 EXPECT = "Expect: 100-continue"
@@ -103,3 +107,48 @@ def test_chunked_bodies_count_as_they_arrive(serve: Serve, stream: str) -> None:
         eventually(lambda: announce(server, announced) == 503, "it has come")
         second.send(head("PUT", stream, CHUNKED) + chunk(b"x" * 5000))
         assert second.response().status == 503
+
+
+@pytest.mark.slow
+def test_uploads_that_trickle_make_room_for_others(serve: Serve, stream: str) -> None:
+    """Just above the least rate, they would hold three quarters of the budget for 40 seconds."""
+    server = serve(DS_LIMITS__MAX_INFLIGHT_BODY_BYTES=str(16 * MIB))
+    length = f"Content-Length: {7 * MIB}"
+    wanted = head("PUT", stream, EXPECT, f"Content-Length: {9 * MIB}")
+    with ExitStack() as stack:
+        uploads = [stack.enter_context(RawConnection(server.port)) for _ in range(4)]
+        for number, upload in enumerate(uploads):
+            upload.send(head("PUT", f"{stream}-{number}", length) + b"x" * (3 * MIB))
+        eventually(lambda: announce(server, wanted) == 503, "they hold three quarters of it")
+
+        def has_room() -> bool:
+            for upload in uploads:
+                with suppress(OSError):  # it was cut off
+                    upload.send(b"x" * 10 * KIB)
+            return announce(server, wanted) == 100
+
+        eventually(has_room, "there is room for another", poll_secs=0.1)
+        answered = [upload for upload in uploads if select.select([upload.socket], [], [], 0)[0]]
+        assert [upload.response().status for upload in answered] == [503] * len(answered)
+        assert 1 <= len(answered) < len(uploads), "until half of it is free"
+
+
+def test_the_slowest_uploads_are_cut_while_others_find_no_room_until_half_is_free() -> None:
+    budget = BodyBudget(100)
+    fast, slow, slowest = (Held(budget, paid_until) for paid_until in (95.0, 60.0, 50.0))
+    budget.choose_slowest(100.0)
+    assert not any(map(budget.is_chosen, (fast, slow, slowest)))
+    budget.has_room(41)
+    budget.choose_slowest(100.0)
+    assert list(map(budget.is_chosen, (fast, slow, slowest))) == [False, False, True]
+
+
+class Held:
+    """An upload of which 20 bytes have come."""
+
+    held_bytes = 20
+
+    def __init__(self, budget: BodyBudget, paid_until: float) -> None:
+        self.paid_until = paid_until
+        budget.reserve(self.held_bytes)
+        budget.begin(self)

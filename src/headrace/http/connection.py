@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from headrace.clock import monotonic
-from headrace.errors import AnswerTimeout, HeadraceError, RequestTimeout
+from headrace.errors import AnswerTimeout, HeadraceError
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.http.large_bodies import BodyReceiver, LargeBody
 from headrace.http.masthead import Masthead
@@ -229,8 +229,8 @@ class Connection(asyncio.Protocol):
             if reader is not None:
                 reader.excuse()
             self._check_answer(self._exchange, now)
-        elif reader is not None and reader.is_due(now):
-            self._refuse(RequestTimeout(reader.waited_secs))
+        elif reader is not None and (refusal := reader.overdue(now)) is not None:
+            self._refuse(refusal)
         elif now >= self._deadline and not (reader is not None and reader.is_receiving):
             self.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import httptools
 
@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     MalformedHttp,
     Overloaded,
+    RequestTimeout,
     UnsupportedTransferCoding,
     UrlTooLong,
 )
@@ -38,6 +39,8 @@ _UPGRADE: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 # A body must keep this rate on average. It may fall behind by the time limit for bodies, and what
 # came early does not count for later: a client that stops is given up after that time.
 BODY_BYTES_PER_SEC_MIN: Final = 64 * 1024
+# While others find no room, those that are this far behind a higher rate make some.
+PRESSED_BYTES_PER_SEC_MIN: Final = 1024 * 1024
 BEHIND_SECS_WHEN_PRESSED: Final = 5.0
 # So much of a body must be there before memory is set aside for the rest.
 LARGE_BODY_BEGUN_BYTES: Final = 64 * 1024
@@ -65,18 +68,31 @@ class ReaderLimits:
     access: Access = field(default_factory=Access)
 
 
+class Upload(Protocol):
+    """A body that is being received, and counted."""
+
+    held_bytes: int
+    paid_until: float
+    """When all that has come would have come at PRESSED_BYTES_PER_SEC_MIN, without credit."""
+
+
 class BodyBudget:
-    """Bytes that all request bodies in flight may hold together, counted as they arrive."""
+    """Bytes that all request bodies in flight may hold together, counted as they arrive.
+
+    Where somebody finds no room, the slowest uploads are given up until half of it is free: a
+    client that sends just fast enough not to be given up otherwise would keep the others out.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.reserved_bytes = 0
-        self.is_pressed = False
-        """Whether somebody was refused since the last look."""
+        self._is_pressed = False  # somebody was refused since the last look
+        self._uploads: dict[Upload, None] = {}
+        self._chosen: set[Upload] = set()
 
     def has_room(self, count: int) -> bool:
         if self.reserved_bytes + count > self.bytes_max:
-            self.is_pressed = True
+            self._is_pressed = True
             return False
         return True
 
@@ -88,6 +104,32 @@ class BodyBudget:
 
     def release(self, count: int) -> None:
         self.reserved_bytes -= count
+
+    def begin(self, upload: Upload) -> None:
+        """The first bytes of it are counted."""
+        self._uploads[upload] = None
+
+    def end(self, upload: Upload) -> None:
+        """It is complete, or given up; whoever has its bytes now releases them."""
+        self._uploads.pop(upload, None)
+        self._chosen.discard(upload)
+
+    def choose_slowest(self, now: float) -> None:
+        """Called about once a second, before the connections are looked at."""
+        self._chosen = set()
+        if not self._is_pressed:
+            return
+        self._is_pressed = False
+        to_free = self.reserved_bytes - self.bytes_max // 2
+        for upload in sorted(self._uploads, key=lambda upload: upload.paid_until):
+            if to_free <= 0 or upload.paid_until > now - BEHIND_SECS_WHEN_PRESSED:
+                return
+            self._chosen.add(upload)
+            to_free -= upload.held_bytes
+
+    def is_chosen(self, upload: Upload) -> bool:
+        """Whether it is one of the slowest, and to be given up."""
+        return upload in self._chosen
 
 
 class RequestReader:
@@ -119,13 +161,14 @@ class RequestReader:
         "_parts",
         "_repeated_fields",
         "_repeats",
-        "_reserved_bytes",
         "_trailer_bytes",
         "_upgrading",
         "_url",
         "deadline",
         "expects_continue",
+        "held_bytes",
         "large_body",
+        "paid_until",
         "ready",
         "refusal",
         "unsettled",
@@ -142,7 +185,7 @@ class RequestReader:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._checked_host: bytes | None = None
         self._http_11 = True
-        self._reserved_bytes = 0
+        self.held_bytes = 0
         self._feed_bytes = 0
         self._upgrading = False
         self._begun = False
@@ -165,7 +208,7 @@ class RequestReader:
         self._fed_bytes = self._body_bytes = self._announced_bytes = 0
         self._repeated_fields = self._trailer_bytes = 0
         self._judged_bytes = -1  # no body has begun
-        self.deadline = NEVER
+        self.deadline = self.paid_until = NEVER
 
     @property
     def is_receiving(self) -> bool:
@@ -260,34 +303,37 @@ class RequestReader:
     def _judge_body(self) -> None:
         """Give the client time for what it has sent since it was judged last."""
         timeout_secs = self._limits.body_timeout_secs
-        latest = self._masthead.deadline(timeout_secs)
+        now, latest = self._masthead.now, self._masthead.deadline(timeout_secs)
         if self._judged_bytes < 0:
             self._judged_bytes = 0
             self.waited_secs = timeout_secs
             self.deadline = latest
+            self.paid_until = now
         arrived_bytes = self._body_bytes - self._judged_bytes
         self._judged_bytes = self._body_bytes
         self.deadline = min(self.deadline + arrived_bytes / BODY_BYTES_PER_SEC_MIN, latest)
+        self.paid_until = min(self.paid_until + arrived_bytes / PRESSED_BYTES_PER_SEC_MIN, now)
 
-    def is_due(self, now: float) -> bool:
-        """Whether the client is to be given up; sooner, where others are refused for its body."""
-        deadline = self.deadline
-        if self._budget.is_pressed and self._judged_bytes > 0:
-            deadline -= max(0.0, self.waited_secs - BEHIND_SECS_WHEN_PRESSED)
-        return now >= deadline
+    def overdue(self, now: float) -> HeadraceError | None:
+        """Why the client is to be given up, if it is."""
+        if now >= self.deadline:
+            return RequestTimeout(self.waited_secs)
+        return self._no_room() if self._budget.is_chosen(self) else None
 
     def excuse(self) -> None:
         """The connection has an answer under way, and may not have listened."""
         if self.deadline != NEVER:
             self.deadline = max(self.deadline, self._masthead.deadline(self.waited_secs))
+            self.paid_until = self._masthead.now
 
     def add_to_body(self, count: int) -> bool:
         """So much of the large body has come; False where there is no room for it any more."""
         self._body_bytes += count
-        if not self._budget.reserve(self._body_bytes - self._reserved_bytes):
+        if not self._budget.reserve(self._body_bytes - self.held_bytes):
             self._set_refusal(self._no_room())
             return False
-        self._reserved_bytes = self._body_bytes
+        self._budget.begin(self)
+        self.held_bytes = self._body_bytes
         self._judge_body()
         return True
 
@@ -295,8 +341,7 @@ class RequestReader:
         """Of a request that is refused."""
         self.large_body = None
         self._parts = []
-        self._budget.release(self._reserved_bytes)
-        self._reserved_bytes = 0
+        self._give_back()
 
     def finish_body(self) -> None:
         """Take over a large body, if it is complete; the next request needs a new parser.
@@ -313,8 +358,7 @@ class RequestReader:
 
     def release(self) -> None:
         """Forget everything that is not answered yet."""
-        self._budget.release(self._reserved_bytes)
-        self._reserved_bytes = 0
+        self._give_back()
         for request in self.ready:
             self._budget.release(request.reserved_bytes)
         self.ready.clear()
@@ -431,8 +475,8 @@ class RequestReader:
     def _add_part(self, body: bytes, size: int) -> None:
         if size > self._limits.body_bytes_max:
             self._refuse(BodyTooLarge(self._limits.body_bytes_max))
-        if size > SMALL_BODY_BYTES and size > self._reserved_bytes:
-            self._reserve(size - self._reserved_bytes)
+        if size > SMALL_BODY_BYTES and size > self.held_bytes:
+            self._reserve(size - self.held_bytes)
         parts = self._parts
         if not parts:
             parts.append(self._body)
@@ -458,9 +502,10 @@ class RequestReader:
             # HTTP/1.0 could ask to stay open; here it closes.
             request.http_11 = self._http_11
             request.keep_alive = False
-        if self._reserved_bytes or self.expects_continue:
-            request.reserved_bytes = self._reserved_bytes
-            self._reserved_bytes = 0
+        if self.held_bytes or self.expects_continue:
+            request.reserved_bytes = self.held_bytes
+            self.held_bytes = 0
+            self._budget.end(self)
             self.expects_continue = False
         self._begin()
         # Last: what raises before is refused, and must not be answered besides.
@@ -471,7 +516,13 @@ class RequestReader:
     def _reserve(self, count: int) -> None:
         if not self._budget.reserve(count):
             self._refuse(self._no_room())
-        self._reserved_bytes += count
+        self._budget.begin(self)
+        self.held_bytes += count
+
+    def _give_back(self) -> None:
+        self._budget.end(self)
+        self._budget.release(self.held_bytes)
+        self.held_bytes = 0
 
     def _no_room(self) -> Overloaded:
         return Overloaded("bytes of request bodies in flight", self._budget.bytes_max)

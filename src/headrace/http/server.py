@@ -111,9 +111,9 @@ class Server:
         """Once a second: the date, deadlines of connections."""
         shared = self._shared
         shared.masthead.tick()
+        shared.bodies.choose_slowest(shared.masthead.now)
         for connection in tuple(shared.connections):
             _check(connection, shared.masthead.now)
-        shared.bodies.is_pressed = False
 
     def reload_tls(self) -> None:
         """New handshakes use the certificate that is on disk now."""
