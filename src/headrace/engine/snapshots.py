@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.engine.tails import Stream
-from headrace.errors import HeadraceError, InvalidOffset, Overloaded, StreamDeleted
+from headrace.errors import Corrupt, HeadraceError, InvalidOffset, Overloaded, StreamDeleted
 from headrace.protocol.offsets import Position
 from headrace.protocol.snapshots import Publish, apply_publish, decide_publish
 from headrace.protocol.stream import Snapshot
@@ -40,17 +40,21 @@ PublishReply = Callable[[Snapshot | HeadraceError], None]
 
 
 class _PartCheck:
-    """Some of a blob, read again; damage is what the read raises."""
+    """Some of the blob of a stream, read again."""
 
-    def __init__(self, blobs: Blobs, snapshot: Snapshot, start: int) -> None:
+    def __init__(self, blobs: Blobs, stream: str, snapshot: Snapshot, start: int) -> None:
         self._blobs = blobs
+        self._stream = stream
         self._snapshot = snapshot
         self._start = start
         self.is_sound = False
 
     def __call__(self) -> CheckResult:
         snapshot = self._snapshot
-        data = self._blobs.read(snapshot.blob_id, snapshot.size_bytes, self._start, CHECK_BYTES)
+        try:
+            data = self._blobs.read(snapshot.blob_id, snapshot.size_bytes, self._start, CHECK_BYTES)
+        except Corrupt as damage:
+            return CheckResult(0, [damage], self._stream)
         self.is_sound = True
         return CheckResult(len(data), [])
 
@@ -208,13 +212,13 @@ class Snapshots:
             snapshot = stream.visible_snapshot
             if snapshot is not None and snapshot.blob_id not in checked:
                 checked.add(snapshot.blob_id)
-                yield from self._checks_of(snapshot)
+                yield from self._checks_of(stream.state.name, snapshot)
 
-    def _checks_of(self, snapshot: Snapshot) -> Iterator[Check]:
+    def _checks_of(self, stream: str, snapshot: Snapshot) -> Iterator[Check]:
         self.hold(snapshot)  # a file that goes because it was replaced is not lost
         # An empty blob has a file as well, which may be missing.
         for start in range(0, max(1, snapshot.size_bytes), CHECK_BYTES):
-            part = _PartCheck(self._engine.storage.blobs, snapshot, start)
+            part = _PartCheck(self._engine.storage.blobs, stream, snapshot, start)
             yield part
             if not part.is_sound:
                 break

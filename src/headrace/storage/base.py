@@ -46,6 +46,8 @@ class CheckResult(NamedTuple):
 
     data_bytes: int
     damage: list[HeadraceError]
+    stream: str = ""
+    """The name of the stream that the damage belongs to, where it is known."""
 
 
 Check = Callable[[], CheckResult]

@@ -77,6 +77,7 @@ class Scrub:
         self._allowance -= found.data_bytes
         self.scrubbed_bytes += found.data_bytes
         self.damage_found += len(found.damage)
+        facts = {"stream": found.stream} if found.stream else {}
         for damage in found.damage:
-            logger.error("the scrub found damage: %s", damage.detail)
+            logger.error("the scrub found damage: %s", damage.detail, extra=facts)
         self._run_next()

@@ -467,7 +467,7 @@ class FileStorage:
                 # A checkpoint may have given back meanwhile what nobody needs: that is no damage,
                 # and what is will still be there at the next pass.
                 if part.damage and not self._checkpointing and self._catalog.current is before:
-                    yield partial(CheckResult, 0, part.damage)
+                    yield partial(CheckResult, 0, part.damage, log.state.name)
 
     # -- checkpoints -----------------------------------------------------------------------
 
