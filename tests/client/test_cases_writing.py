@@ -317,7 +317,7 @@ def test_many_small_batches_in_flight_arrive_once_and_in_order(
     if fenced:
         stamped(fresh, '"newer"' if "json" in kind else "newer ", 4, 0)
     expected: list[Any] = ["newer"] if fenced else []
-    options = {"epoch": 0, "auto_claim": True, "batch_items_max": 2, "linger_ms": 0}
+    options: Any = {"epoch": 0, "auto_claim": True, "batch_items_max": 2, "linger_ms": 0}
     with fresh.producer("p", **options) as producer:
         for number in range(40):
             producer.append(str(number) if "json" in kind else f"{number} ")
@@ -369,5 +369,6 @@ def test_sensible_options_are_taken() -> None:
 @pytest.mark.parametrize("name", ["batch_bytes_max", "batch_items_max"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_batch_holds_at_least_one(name: str, value: int, text: Stream) -> None:
+    wrong: Any = {name: value}
     with pytest.raises(ValueError, match=name):
-        text.producer("p", **{name: value})
+        text.producer("p", **wrong)

@@ -50,7 +50,7 @@ def test_messages_arrive_once_and_in_order(fresh: Stream) -> None:
 def test_a_list_is_one_message_and_bytes_are_joined(client: Client, stream: str) -> None:
     as_json, as_bytes = client.stream(stream + "-j"), client.stream(stream + "-b")
     as_json.create("application/json")
-    as_bytes.create()
+    as_bytes.create("application/octet-stream")
     with as_json.producer() as producer:
         producer.append("[1, 2]")
         producer.append_json([])

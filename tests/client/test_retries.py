@@ -24,6 +24,7 @@ from headrace.client import (
     status_of,
 )
 from headrace.errors import Indeterminate, Unavailable
+from headrace.testing.ports import free_port
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
 
@@ -212,3 +213,30 @@ def test_a_header_that_cannot_be_sent_is_refused_without_its_value(
             with pytest.raises(errors.InvalidRequest):
                 producer.flush()
         assert server.asked == []
+
+
+def test_a_first_connect_gives_up_soon_and_says_each_retry_with_the_url(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    client = connect(url, retry=Retry(delay_ms=1, delay_max_ms=2))
+    with client, pytest.raises(ConnectFailed, match=url):
+        client.stream("s").head()
+    said = [record.getMessage() for record in caplog.records if record.name == "headrace.client"]
+    assert len(said) == 5, "about three seconds with the usual waits"
+    assert all(
+        url in sentence and f"Retry {n} of 5" in sentence for n, sentence in enumerate(said, 1)
+    )
+
+
+def test_a_server_that_has_answered_before_gets_all_retries(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Cut, so that no connection outlives the server.
+    head = Reply(200, {"Content-Type": "text/plain", "Stream-Next-Offset": "0"}, cut=True)
+    with ScriptedServer(head) as server:
+        client = connect(server.url, retry=Retry(retries_max=7, delay_ms=1, delay_max_ms=2))
+        client.stream("s").head()
+    with client, pytest.raises(errors.HeadraceError):
+        client.stream("s").head()
+    assert "Retry 7 of 7" in caplog.records[-1].getMessage()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 
 from headrace import errors
-from headrace.client import Client, ProducerStamp, Retry, Settings, Stream
+from headrace.client import Client, ProducerOptions, ProducerStamp, Retry, Settings, Stream
+from headrace.client.outbox import ProducerKeywords
+from headrace.client.settings import ClientOptions
 from headrace.testing.server_process import ServerProcess
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
@@ -18,6 +20,25 @@ from tests.client.scripted import Reply, ScriptedServer
 def test_create_says_whether_it_was_there(fresh: Stream) -> None:
     assert fresh.create("text/plain").created
     assert not fresh.create("text/plain").created
+
+
+def test_a_stream_holds_json_unless_something_else_is_said(fresh: Stream) -> None:
+    assert fresh.create().content_type == "application/json"
+    fresh.append_json({"n": 1})
+    assert fresh.read_json() == [{"n": 1}]
+
+
+def test_streams_outside_of_buckets_are_listed(client: Client, stream: str) -> None:
+    client.stream(f"{stream}/b").create("text/plain")
+    client.stream(f"{stream}/a").create()
+    name = stream.removeprefix("/v1/stream/")
+    found = [(found.name, found.content_type) for found in client.streams(f"{name}/")]
+    assert found == [(f"{name}/a", "application/json"), (f"{name}/b", "text/plain")]
+
+
+def test_the_typed_keywords_are_the_fields_they_stand_for() -> None:
+    assert set(ClientOptions.__annotations__) == {f.name for f in fields(Settings)} - {"url"}
+    assert set(ProducerKeywords.__annotations__) == {f.name for f in fields(ProducerOptions)}
 
 
 def test_create_takes_data_lifetime_and_closure(fresh: Stream) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli import show
 from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
+from headrace.protocol.headers import JSON
 
 if TYPE_CHECKING:
     from headrace.client import Created
@@ -24,7 +25,7 @@ def create(
     stream: StreamArgument,
     content_type: Annotated[
         str, typer.Option("--content-type", "-t", help="What the stream holds.")
-    ] = "application/json",
+    ] = JSON,
     ttl: TtlOption = None,
     expires_at: ExpiresOption = None,
     closed: Annotated[bool, typer.Option("--closed", help="Complete from the start.")] = False,

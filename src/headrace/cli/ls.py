@@ -40,8 +40,5 @@ def _in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[tuple[objec
 
 
 def _registered(client: Client, prefix: str) -> Iterator[tuple[object, ...]]:
-    """The registry announces every stream outside of buckets as State Protocol messages."""
-    streams = client.stream("__registry__").state().catch_up().rows("stream")
-    for name in sorted(streams):
-        if name.startswith(prefix):
-            yield name, streams[name].get("contentType")
+    for found in client.streams(prefix):
+        yield found.name, found.content_type

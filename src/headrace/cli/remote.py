@@ -63,7 +63,7 @@ def connected_with(url: str | None, token: str | None, retries_max: int | None) 
     from headrace.client import Client, Retry
 
     where, bearer = configured(url, token)
-    retry = Retry(retries_max=retries_max)
+    retry = Retry(retries_max=retries_max, first_connect_retries_max=retries_max or 0)
     try:
         with Client(where, token=bearer, retry=retry) as client:
             yield client

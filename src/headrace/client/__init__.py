@@ -33,7 +33,7 @@ from headrace.client.materialise import AsyncStateView, StateView, Update
 from headrace.client.outbox import ProducerBroken, ProducerOptions, ProducerOverlap
 from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live
-from headrace.client.resources import BucketInfo, Snapshot, StreamEntry
+from headrace.client.resources import BucketInfo, RegisteredStream, Snapshot, StreamEntry
 from headrace.client.settings import Retry, Settings, Timeouts
 from headrace.client.state import STATE_MEDIA_TYPE, Change, Collection, State
 from headrace.client.stream import Client, Reader, Stream
@@ -76,6 +76,7 @@ __all__ = [
     "ProducerOverlap",
     "ProducerStamp",
     "Reader",
+    "RegisteredStream",
     "Retry",
     "ServerBusy",
     "ServerFault",

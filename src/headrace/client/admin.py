@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from headrace.client import resources, subscriptions
 from headrace.client.calls import Target
 from headrace.client.driver import Driver
 from headrace.client.resources import BucketInfo, StreamEntry
-from headrace.client.subscriptions import Wake
+from headrace.client.subscriptions import SubscriptionConfig, Wake
 
 
 class Bucket:
@@ -42,7 +42,7 @@ class Subscription:
         self._driver = driver
         self._target = target
 
-    def create(self, **config: Any) -> dict[str, Any]:
+    def create(self, **config: Unpack[SubscriptionConfig]) -> dict[str, Any]:
         """`type`, `pattern` or `streams`, and `webhook={"url": ...}` or `wake_stream`."""
         return self._driver.run(subscriptions.put(self._target, config))
 

@@ -28,13 +28,14 @@ from headrace.client.handle import (
 )
 from headrace.client.locate import bucket_url, locate, subscription_url
 from headrace.client.materialise import AsyncStateView
-from headrace.client.outbox import ProducerOptions
+from headrace.client.outbox import ProducerKeywords, ProducerOptions
 from headrace.client.reading import Chunk, Live, Reading
-from headrace.client.resources import Snapshot
-from headrace.client.settings import Fields, Settings
+from headrace.client.resources import RegisteredStream, Snapshot
+from headrace.client.settings import ClientOptions, Fields, Settings
 from headrace.client.state import State
 from headrace.client.views import Batch, Event, EventView, TextView, batch_of
-from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
+from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON
+from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING
 
 T = TypeVar("T")
@@ -44,9 +45,13 @@ class AsyncClient:
     """A pool of connections to one server, for one event loop; see `Client`."""
 
     def __init__(
-        self, url: str | None = None, *, settings: Settings | None = None, **more: Any
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        self.settings = Settings.of(url, settings, more)
+        self.settings = Settings.of(url, settings, options)
         self._driver = AsyncDriver(self.settings)
 
     def stream(
@@ -63,6 +68,12 @@ class AsyncClient:
         """
         target = Target(locate(self.settings, name), self.settings, headers or {}, params or {})
         return AsyncStream(self._driver, Handle(target, content_type))
+
+    async def streams(self, prefix: str = "") -> AsyncIterator[RegisteredStream]:
+        """The streams outside of buckets, sorted by name, as the server's registry lists them."""
+        state = await self.stream(REGISTRY_NAME).state().catch_up()
+        for stream in resources.registered(state, prefix):
+            yield stream
 
     def bucket(self, bucket_id: str) -> AsyncBucket:
         return AsyncBucket(
@@ -102,9 +113,7 @@ class AsyncStream:
     async def _run(self, steps: Steps[T]) -> T:
         return await self._driver.run(steps)
 
-    async def create(
-        self, content_type: str = DEFAULT_CONTENT_TYPE, **options: Unpack[CreateOptions]
-    ) -> Created:
+    async def create(self, content_type: str = JSON, **options: Unpack[CreateOptions]) -> Created:
         return await self._run(self._handle.create(content_type, **options))
 
     async def fork(self, source: str, **options: Unpack[ForkOptions]) -> Created:
@@ -127,7 +136,9 @@ class AsyncStream:
     async def delete(self) -> bool:
         return await self._run(self._handle.delete())
 
-    def producer(self, producer_id: str | None = None, **options: Any) -> AsyncProducer:
+    def producer(
+        self, producer_id: str | None = None, **options: Unpack[ProducerKeywords]
+    ) -> AsyncProducer:
         """An idempotent producer; the options are the fields of `ProducerOptions`.
 
         Without an id it gets one of its own, and nobody fences it.

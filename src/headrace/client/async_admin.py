@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from headrace.client import resources, subscriptions
 from headrace.client.async_driver import AsyncDriver
 from headrace.client.calls import Target
 from headrace.client.resources import BucketInfo, StreamEntry
-from headrace.client.subscriptions import Wake
+from headrace.client.subscriptions import SubscriptionConfig, Wake
 
 
 class AsyncBucket:
@@ -42,7 +42,7 @@ class AsyncSubscription:
         self._driver = driver
         self._target = target
 
-    async def create(self, **config: Any) -> dict[str, Any]:
+    async def create(self, **config: Unpack[SubscriptionConfig]) -> dict[str, Any]:
         """`type`, `pattern` or `streams`, and `webhook={"url": ...}` or `wake_stream`."""
         return await self._driver.run(subscriptions.put(self._target, config))
 

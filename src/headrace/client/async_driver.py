@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import httpx
 
 from headrace.client.driver import (
+    Contact,
     Stopped,
     built,
     head_of,
@@ -111,13 +112,14 @@ class AsyncDriver:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._http = httpx.AsyncClient(**pool_options(settings, tls_context(settings)))
+        self._contact = Contact()
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def run(self, steps: Steps[T]) -> T:
         """Perform steps to their end; their result."""
-        performer = _Performer(self._http, self.settings)
+        performer = _Performer(self._http, self.settings, self._contact)
         try:
             effect = _step(steps)
             while True:
@@ -134,7 +136,7 @@ class AsyncDriver:
         return AsyncFlow(self._perform(flow, line), line)
 
     async def _perform(self, flow: Flow[T], line: AsyncLine) -> AsyncGenerator[T, None]:
-        performer = _Performer(self._http, self.settings)
+        performer = _Performer(self._http, self.settings, self._contact)
         try:
             effect = _step(flow)
             while True:
@@ -170,9 +172,10 @@ def _step(
 
 
 class _Performer:
-    def __init__(self, http: httpx.AsyncClient, settings: Settings) -> None:
+    def __init__(self, http: httpx.AsyncClient, settings: Settings, contact: Contact) -> None:
         self._http = http
         self._settings = settings
+        self._contact = contact
         self._opened: httpx.Response | None = None
         self._body: AsyncIterator[bytes] | None = None
         self._request: Request | None = None
@@ -203,7 +206,9 @@ class _Performer:
         params = {name: await _now(value) for name, value in request.params.items()}
         prepared = built(self._http, request, headers, params, self._settings)
         began = time.monotonic()
-        return await self._http.send(prepared, stream=True), began
+        response = await self._http.send(prepared, stream=True)
+        self._contact.made = True
+        return response, began
 
     async def _ask(self, request: Request) -> Answer:
         try:
@@ -214,7 +219,7 @@ class _Performer:
                 await response.aclose()
             return head_of(response, time.monotonic() - began, body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise transport_error(request, error) from error
+            raise transport_error(request, error, self._contact) from error
 
     async def _open(self, request: Request) -> Answer:
         await self.hang_up()
@@ -222,7 +227,7 @@ class _Performer:
             response, began = await self._send(request)
             body = b"" if response.is_success else await response.aread()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise transport_error(request, error) from error
+            raise transport_error(request, error, self._contact) from error
         self._opened, self._body, self._request = response, response.aiter_bytes(), request
         return head_of(response, time.monotonic() - began, body)
 
@@ -232,7 +237,7 @@ class _Performer:
         try:
             return await anext(self._body, None)
         except httpx.HTTPError as error:
-            raise transport_error(self._request, error) from error
+            raise transport_error(self._request, error, self._contact) from error
 
     async def hang_up(self) -> None:
         if self._opened is not None:

@@ -5,6 +5,7 @@ Nothing here sends anything; see `client.exchange`.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -12,12 +13,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from headrace.client.exchange import Answer, Ask, Request, Steps, Wait
-from headrace.client.failures import failure
-from headrace.client.settings import RETRY_AFTER_SECS_MAX, Fields, Settings
+from headrace.client.failures import ConnectFailed, failure
+from headrace.client.settings import RETRY_AFTER_SECS_MAX, Fields, Retry, Settings
 from headrace.errors import HeadraceError, Indeterminate, StreamNotFound, Unavailable
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 
 OK, CREATED, NO_CONTENT = 200, 201, 204
+
+log = logging.getLogger("headrace.client")
 
 
 class ProducerStamp(NamedTuple):
@@ -136,7 +139,9 @@ def ask(target: Target, request: Request, expected: Collection[int]) -> Steps[An
             raise failure(request, answer)
         except HeadraceError as error:
             failures += 1
-            if not may_repeat(error, request) or not target.settings.retry.allows(failures):
+            if not may_repeat(error, request) or not retry_of(target.settings, error).allows(
+                failures
+            ):
                 raise
             yield pause(target.settings, failures, error)
 
@@ -147,11 +152,25 @@ def may_repeat(error: HeadraceError, request: Request) -> bool:
     return isinstance(error, Unavailable)
 
 
+def retry_of(settings: Settings, error: HeadraceError) -> Retry:
+    """The retries in force: fewer until the server has answered for the first time."""
+    retry = settings.retry
+    if retry.retries_max is None or not (isinstance(error, ConnectFailed) and error.is_first):
+        return retry
+    # A connection that timed out was waited for long enough already.
+    limit = 0 if error.timed_out else min(retry.retries_max, retry.first_connect_retries_max)
+    return replace(retry, retries_max=limit)
+
+
 def pause(settings: Settings, failures: int, error: HeadraceError) -> Wait:
-    """The wait before the next attempt: ours, or the server's where that is longer."""
+    """The wait before the next attempt: ours, or the server's where that is longer. Logs it."""
     asked_for = float(getattr(error, "retry_after_secs", 0) or 0)
     own = settings.retry.delay_secs(failures, random.random())
-    return Wait(max(own, min(asked_for, RETRY_AFTER_SECS_MAX)))
+    secs = max(own, min(asked_for, RETRY_AFTER_SECS_MAX))
+    limit = retry_of(settings, error).retries_max
+    of_limit = "" if limit is None else f" of {limit}"
+    log.warning("%s. Retry %d%s in %.1f s.", error.detail.rstrip("."), failures, of_limit, secs)
+    return Wait(secs)
 
 
 # -- the verbs ------------------------------------------------------------------------------
@@ -255,6 +274,6 @@ def delete(target: Target) -> Steps[bool]:
         except Indeterminate as error:
             in_doubt = True
             failures += 1
-            if not target.settings.retry.allows(failures):
+            if not retry_of(target.settings, error).allows(failures):
                 raise
             yield pause(target.settings, failures, error)

@@ -59,7 +59,18 @@ def _usual_tls_context(verify: bool) -> ssl.SSLContext:
     return httpx.create_ssl_context(verify=verify)
 
 
-def transport_error(request: Request, error: httpx.HTTPError | httpx.InvalidURL) -> HeadraceError:
+class Contact:
+    """Whether the server has answered at all; shared by everything that one client does."""
+
+    __slots__ = ("made",)
+
+    def __init__(self) -> None:
+        self.made = False
+
+
+def transport_error(
+    request: Request, error: httpx.HTTPError | httpx.InvalidURL, contact: Contact
+) -> HeadraceError:
     """What went wrong below HTTP, by whether anything can have been sent."""
     reason = str(error) or type(error).__name__
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
@@ -67,7 +78,8 @@ def transport_error(request: Request, error: httpx.HTTPError | httpx.InvalidURL)
     if isinstance(error, httpx.LocalProtocolError):
         return InvalidRequest(f"The request to {request.url} cannot be sent: {error}")
     if isinstance(error, _NOT_SENT):
-        return ConnectFailed(request.url, reason)
+        timed_out = isinstance(error, httpx.ConnectTimeout)
+        return ConnectFailed(request.url, reason, is_first=not contact.made, timed_out=timed_out)
     if isinstance(error, httpx.DecodingError):
         return BadAnswer(request.url, reason)
     return ConnectionLost(request.url, reason)
@@ -132,13 +144,16 @@ class Driver:
         self.settings = settings
         self.tls = tls or tls_context(settings)
         self._http = httpx.Client(**pool_options(settings, self.tls))
+        self._contact = Contact()
 
     def close(self) -> None:
         self._http.close()
 
     def run(self, steps: Steps[T], line: Line | None = None) -> T:
         """Perform steps to their end; their result. A stopped `line` raises `Stopped`."""
-        performer = _Performer(self._http, self.settings, line, owns_connections=False)
+        performer = _Performer(
+            self._http, self.settings, self._contact, line, owns_connections=False
+        )
         try:
             effect = next(steps)
             while True:
@@ -152,10 +167,10 @@ class Driver:
     def iterate(self, flow: Flow[T], line: Line | None = None) -> Iterator[T]:
         """Perform a flow, and yield what it emits; with a `line`, on connections of its own."""
         if line is None:
-            yield from _iterate(flow, _Performer(self._http, self.settings, None))
+            yield from _iterate(flow, _Performer(self._http, self.settings, self._contact, None))
             return
         with httpx.Client(**pool_options(self.settings, self.tls)) as http:
-            performer = _Performer(http, self.settings, line)
+            performer = _Performer(http, self.settings, self._contact, line)
             try:
                 yield from _iterate(flow, performer)
             except Stopped:
@@ -183,12 +198,14 @@ class _Performer:
         self,
         http: httpx.Client,
         settings: Settings,
+        contact: Contact,
         line: Line | None,
         *,
         owns_connections: bool = True,
     ) -> None:
         self._http = http
         self._settings = settings
+        self._contact = contact
         self._line = line
         self._owns_connections = owns_connections
         self._opened: httpx.Response | None = None
@@ -236,7 +253,9 @@ class _Performer:
         if self._line is not None and self._owns_connections:
             prepared.extensions["trace"] = self._line.trace
         began = time.monotonic()
-        return self._http.send(prepared, stream=True), began
+        response = self._http.send(prepared, stream=True)
+        self._contact.made = True
+        return response, began
 
     def _ask(self, request: Request) -> Answer:
         try:
@@ -245,7 +264,7 @@ class _Performer:
                 body = response.read()
             return head_of(response, time.monotonic() - began, body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise transport_error(request, error) from error
+            raise transport_error(request, error, self._contact) from error
 
     def _open(self, request: Request) -> Answer:
         self.hang_up()
@@ -253,7 +272,7 @@ class _Performer:
             response, began = self._send(request)
             body = b"" if response.is_success else response.read()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise transport_error(request, error) from error
+            raise transport_error(request, error, self._contact) from error
         self._opened, self._body, self._request = response, response.iter_bytes(), request
         return head_of(response, time.monotonic() - began, body)
 
@@ -262,7 +281,7 @@ class _Performer:
         try:
             return next(self._body, None)
         except httpx.HTTPError as error:
-            raise transport_error(self._request, error) from error
+            raise transport_error(self._request, error, self._contact) from error
 
     def hang_up(self) -> None:
         if self._opened is not None:

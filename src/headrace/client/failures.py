@@ -123,6 +123,9 @@ class ConnectFailed(Unavailable):
     url: str
     reason: str
     retry_after_secs: int = 0
+    is_first: bool = False
+    """Whether the client has not had a single answer yet: the URL may be wrong."""
+    timed_out: bool = False
 
     @property
     def detail(self) -> str:

@@ -17,10 +17,18 @@ from __future__ import annotations
 from collections import deque
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from headrace.client.bodies import check_texts
-from headrace.client.calls import Appended, ProducerStamp, Target, append, may_repeat, pause
+from headrace.client.calls import (
+    Appended,
+    ProducerStamp,
+    Target,
+    append,
+    may_repeat,
+    pause,
+    retry_of,
+)
 from headrace.client.exchange import Steps, Wait
 from headrace.client.handle import Handle
 from headrace.errors import HeadraceError, Indeterminate, ProducerFenced, ProducerGap
@@ -57,6 +65,18 @@ class ProducerBroken(Indeterminate):
     @property
     def detail(self) -> str:
         return f"The producer stopped on an error that it does not know: {self.reason}"
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """The keywords of `Stream.producer`: the fields of `ProducerOptions`."""
+
+    epoch: int | None
+    auto_claim: bool
+    batch_items_max: int
+    batch_bytes_max: int
+    linger_ms: float
+    in_flight_max: int
+    buffer_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +337,9 @@ def deliver(
             failures += 1
             batch.in_doubt = batch.in_doubt or isinstance(error, Indeterminate)
             repeatable = target.request("POST")
-            if not may_repeat(error, repeatable) or not target.settings.retry.allows(failures):
+            if not may_repeat(error, repeatable) or not retry_of(target.settings, error).allows(
+                failures
+            ):
                 raise
             yield pause(target.settings, failures, error)
         else:

@@ -14,7 +14,7 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from headrace.client.calls import NO_CONTENT, OK, Target, ask, may_repeat, pause
+from headrace.client.calls import NO_CONTENT, OK, Target, ask, may_repeat, pause, retry_of
 from headrace.client.exchange import Answer, Emit, Flow, HangUp, Open, Pull, Request, Steps, Wait
 from headrace.client.failures import BadAnswer, ConnectionLost, UnexpectedAnswer, failure
 from headrace.errors import HeadraceError, InvalidRequest
@@ -217,7 +217,7 @@ class Reading:
             if fall_back and silent >= _SILENT_STREAMS_MAX:
                 yield HangUp()
                 return
-            if not settings.retry.allows(failures):
+            if not retry_of(settings, problem).allows(failures):
                 raise problem
             if self.offset == before and not self.closed:
                 yield pause(settings, max(failures, 1), problem)

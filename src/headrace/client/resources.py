@@ -11,6 +11,7 @@ import msgspec
 from headrace.client.calls import CREATED, NO_CONTENT, OK, Target, ask
 from headrace.client.exchange import Emit, Flow, Steps
 from headrace.client.failures import BadAnswer
+from headrace.client.state import State
 from headrace.errors import InvalidRequest
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 
@@ -41,6 +42,14 @@ class _Page(msgspec.Struct):
     streams: list[StreamEntry]
     next_cursor: str | None = None
     has_more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredStream:
+    """A stream outside of buckets, as the registry announces it."""
+
+    name: str
+    content_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,16 @@ def list_streams(target: Target, prefix: str) -> Flow[StreamEntry]:
         if not page.has_more or page.next_cursor is None:
             return
         params = {**params, "after": page.next_cursor}
+
+
+def registered(state: State, prefix: str) -> list[RegisteredStream]:
+    """The streams that the registry holds, sorted by name."""
+    rows = state.rows("stream")
+    return [
+        RegisteredStream(name, rows[name].get("contentType") or DEFAULT_CONTENT_TYPE)
+        for name in sorted(rows)
+        if name.startswith(prefix)
+    ]
 
 
 # -- snapshots ------------------------------------------------------------------------------------

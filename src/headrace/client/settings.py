@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 Value = str | Callable[[], str] | Callable[[], Awaitable[str]]
 """A header or parameter: fixed, or asked for anew with every request (the token that expires)."""
@@ -24,17 +24,21 @@ class Retry:
 
     Waits grow from `delay_ms` by `multiplier` up to `delay_max_ms`, each cut by up to half at
     random so that clients do not return in step. `retries_max=None` never gives up. Live reads
-    count failures in a row: progress starts the count again.
+    count failures in a row: progress starts the count again. Until the first answer from the
+    server, `first_connect_retries_max` holds as well (about three seconds): the URL may be wrong.
     """
 
     retries_max: int | None = 10
     delay_ms: float = 100
     delay_max_ms: float = 10_000
     multiplier: float = 2.0
+    first_connect_retries_max: int = 5
 
     def __post_init__(self) -> None:
         if self.retries_max is not None and self.retries_max < 0:
             raise ValueError("retries_max must not be negative.")
+        if self.first_connect_retries_max < 0:
+            raise ValueError("first_connect_retries_max must not be negative.")
         if self.delay_ms <= 0:
             raise ValueError("delay_ms must be positive.")
         if self.delay_max_ms < self.delay_ms:
@@ -62,6 +66,20 @@ class Timeouts:
     live_secs: float = 120.0  # without a byte, on a live read; then it reconnects
 
 
+class ClientOptions(TypedDict, total=False):
+    """The keywords of a client: the fields of `Settings` but for the URL."""
+
+    token: Value | None
+    headers: Fields
+    params: Fields
+    retry: Retry
+    timeouts: Timeouts
+    stream_root: str
+    proxy: str | None
+    verify: bool | str
+    connections_max: int
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Where the server is and how to talk to it."""
@@ -78,8 +96,9 @@ class Settings:
     connections_max: int = 100
 
     @staticmethod
-    def of(url: str | None, settings: Settings | None, changes: dict[str, Any]) -> Settings:
+    def of(url: str | None, settings: Settings | None, changes: ClientOptions) -> Settings:
         """The given settings, or the defaults, but for these changes."""
+        given: dict[str, Any] = {**changes}
         if url is not None:
-            changes = changes | {"url": url}
-        return replace(settings or Settings(), **changes)
+            given["url"] = url
+        return replace(settings or Settings(), **given)

@@ -26,14 +26,15 @@ from headrace.client.handle import (
 )
 from headrace.client.locate import bucket_url, locate, subscription_url
 from headrace.client.materialise import StateView
-from headrace.client.outbox import ProducerOptions
+from headrace.client.outbox import ProducerKeywords, ProducerOptions
 from headrace.client.producer import Producer
 from headrace.client.reading import Chunk, Live, Reading
-from headrace.client.resources import Snapshot
-from headrace.client.settings import Fields, Settings
+from headrace.client.resources import RegisteredStream, Snapshot
+from headrace.client.settings import ClientOptions, Fields, Settings
 from headrace.client.state import State
 from headrace.client.views import Batch, Event, EventView, TextView, batch_of
-from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
+from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON
+from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING
 
 T = TypeVar("T")
@@ -46,9 +47,13 @@ class Client:
     """
 
     def __init__(
-        self, url: str | None = None, *, settings: Settings | None = None, **more: Any
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        self.settings = Settings.of(url, settings, more)
+        self.settings = Settings.of(url, settings, options)
         self._driver = Driver(self.settings)
 
     def stream(
@@ -65,6 +70,11 @@ class Client:
         """
         target = Target(locate(self.settings, name), self.settings, headers or {}, params or {})
         return Stream(self._driver, Handle(target, content_type))
+
+    def streams(self, prefix: str = "") -> Iterator[RegisteredStream]:
+        """The streams outside of buckets, sorted by name, as the server's registry lists them."""
+        state = self.stream(REGISTRY_NAME).state().catch_up()
+        return iter(resources.registered(state, prefix))
 
     def bucket(self, bucket_id: str) -> Bucket:
         return Bucket(self._driver, Target(bucket_url(self.settings, bucket_id), self.settings))
@@ -107,9 +117,7 @@ class Stream:
     def _run(self, steps: Steps[T]) -> T:
         return self._driver.run(steps)
 
-    def create(
-        self, content_type: str = DEFAULT_CONTENT_TYPE, **options: Unpack[CreateOptions]
-    ) -> Created:
+    def create(self, content_type: str = JSON, **options: Unpack[CreateOptions]) -> Created:
         """Create it, or confirm that an equal one is there."""
         return self._run(self._handle.create(content_type, **options))
 
@@ -141,7 +149,9 @@ class Stream:
         """Delete it; False if it turned out to be gone after an answer was lost."""
         return self._run(self._handle.delete())
 
-    def producer(self, producer_id: str | None = None, **options: Any) -> Producer:
+    def producer(
+        self, producer_id: str | None = None, **options: Unpack[ProducerKeywords]
+    ) -> Producer:
         """An idempotent producer; the options are the fields of `ProducerOptions`.
 
         Without an id it gets one of its own, and nobody fences it.

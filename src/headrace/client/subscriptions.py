@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -40,6 +40,23 @@ class Wake(msgspec.Struct):
     token: str
     streams: list[WakeStream]
     lease_ttl_ms: int = 30_000
+
+
+class WebhookConfig(TypedDict):
+    url: str
+
+
+class SubscriptionConfig(TypedDict, total=False):
+    """The keywords of `Subscription.create`."""
+
+    type: Literal["webhook", "pull-wake"]
+    pattern: str | None
+    """Streams by glob: `*` is a segment, `**` any number of them."""
+    streams: Sequence[str]
+    webhook: WebhookConfig
+    wake_stream: str
+    lease_ttl_ms: int
+    description: str | None
 
 
 @dataclass(eq=False)

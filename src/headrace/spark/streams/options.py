@@ -43,8 +43,10 @@ def _bound(options: Options, name: str) -> int | None:
 def _settings(options: Options) -> Settings:
     usual = Retry()
     interval_ms = options.number("fetchOffset.retryIntervalMs", int(usual.delay_ms))
+    retries_max = options.number("fetchOffset.numRetries", usual.retries_max or 0, least=0)
     retry = Retry(
-        retries_max=options.number("fetchOffset.numRetries", usual.retries_max or 0, least=0),
+        retries_max=retries_max,
+        first_connect_retries_max=retries_max,  # each task is a new client of a known server
         delay_ms=interval_ms,
         delay_max_ms=max(usual.delay_max_ms, interval_ms),
     )
