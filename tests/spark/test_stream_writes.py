@@ -11,8 +11,13 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
+from headrace.client import Settings
+from headrace.postgres.ledger import Claim
+from headrace.postgres.sink import Rejected
 from headrace.spark.options import OptionError
+from headrace.spark.quarantine import Quarantine
 from headrace.spark.streams.bodies import BadRow, Chunker, json_body
 from headrace.spark.streams.tracking import StreamProblem
 from headrace.spark.streams.writer import Written
@@ -129,6 +134,31 @@ def test_a_write_that_names_its_batch_is_one_producer_however_many_there_are(
         assert stored(http, name) == [0, 1, 2]
         with pytest.raises(StreamProblem, match=r"knows 1 producers.*producerId and batch"):
             write(http, [{"value": "3"}], stream=name)
+
+
+@pytest.mark.slow
+def test_hundreds_of_batches_of_every_kind_are_a_producer_each(
+    serve: Serve, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query's batches, those of foreachBatch, and what they set aside: one for each partition."""
+    task = TaskContext()
+    task._partitionId = 0
+    monkeypatch.setattr(TaskContext, "_taskContext", task)
+    with client_of(serve(DS_LIMITS__MAX_PRODUCERS_PER_STREAM="3")) as http:
+        put(http, name)
+        query = shipped(source(http, stream=name).streamWriter(VALUES, overwrite=False))
+        aside = Quarantine(Settings(url=str(http.base_url)), name)
+        for number in range(300):
+            task._localProperties = {
+                "sql.streaming.queryId": "query", "streaming.sql.batchId": str(number)
+            }  # fmt: skip
+            query.write(iter(batches([{"value": str(number)}], 1)))
+            write(http, [{"value": str(number)}], stream=name, producerId="each", batch=number)
+            aside.of(Claim("w", "query", 0, number)).send([Rejected({"n": number}, "bad")])
+        numbers = [m["record"]["n"] if isinstance(m, dict) else m for m in stored(http, name)]
+        assert numbers == [number for number in range(300) for _ in range(3)]
+        with pytest.raises(StreamProblem, match=r"knows 3 producers"):
+            write(http, [{"value": "1"}], stream=name)
 
 
 def test_a_batch_needs_a_producer_and_a_query_counts_its_own(http: httpx.Client) -> None:

@@ -43,7 +43,7 @@ class Quarantine:
 @dataclass
 class Aside:
     _quarantine: Quarantine
-    _claim: Claim | None
+    claim: Claim | None  # of the batch, before anything is sent
     _sifted: list[Rejected] = field(default_factory=list)
     sent: int = 0
 
@@ -84,8 +84,8 @@ class Aside:
 
     def _append(self, stream: Stream, body: bytes, seq: int) -> None:
         stamp = None
-        if self._claim is not None:
-            claim = self._claim
+        if self.claim is not None:
+            claim = self.claim
             # With the checkpoint's id: another one counts its batches from 0 again.
             producer = f"quarantine-{claim.writer}-{claim.query}-{claim.partition}"
             stamp = ProducerStamp(producer, claim.batch, seq)

@@ -21,10 +21,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.client import Settings
-from headrace.postgres.ledger import Claim, digest, prepare
+from headrace.postgres.ledger import Claim, RowsDigest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.spark.batches import BatchOfTask, current_batch
 from headrace.spark.committed import CommitNote
+from headrace.spark.held import HeldRows
 from headrace.spark.options import OptionError, Options
 from headrace.spark.places import local_path
 from headrace.spark.postgres_sessions import postgres_connection
@@ -109,26 +110,28 @@ class _Sink:
 
     def write(self, at: BatchOfTask | None, batches: Iterator[pa.RecordBatch]) -> Done:
         settle()
-        # Held until it is in: a Postgres that comes back wants the rows again.
-        held = [batch for batch in batches if batch.num_rows]
-        claim = self._claim(at, held) if at is not None else None
         partition = at.partition if at is not None else 0
-        if self._quarantine is None:
-            written = write(self.target, claim, held, connect=postgres_connection)
-            return Done(written.rows, 0, partition)
-        aside = self._quarantine.of(claim)
-        good = [aside.sift(batch, self._reason) for batch in held]
-        written = write(self.target, claim, good, aside.send, postgres_connection)
-        return Done(written.rows, aside.sent, partition)
+        aside = self._quarantine.of(None) if self._quarantine is not None else None
+        with HeldRows() as held:
+            rows = RowsDigest()
+            for batch in batches:
+                rows.add(batch)
+                held.add(aside.sift(batch, self._reason) if aside is not None else batch)
+            claim = self._claim(at, rows.value()) if at is not None else None
+            if aside is None:
+                written = write(self.target, claim, held, connect=postgres_connection)
+                return Done(written.rows, 0, partition)
+            aside.claim = claim
+            written = write(self.target, claim, held, aside.send, postgres_connection)
+            return Done(written.rows, aside.sent, partition)
 
     def committed(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         """On the driver, when every task of a batch has committed."""
         if self._note is not None and self.exactly_once:
             self._note.add(batch, (done.partition for done in messages if isinstance(done, Done)))
 
-    def _claim(self, at: BatchOfTask, held: list[pa.RecordBatch]) -> Claim:
+    def _claim(self, at: BatchOfTask, rows: str) -> Claim:
         name = self.writer_name or at.query
-        rows = digest(held)
         return Claim(name, at.query, at.partition, at.batch, self._run, rows, self._committed)
 
 
