@@ -113,3 +113,12 @@ def test_the_reason_may_be_in_a_cause() -> None:
     failed = Failed("Writing job failed.", Failed("Writing job failed.", Failed(CONNECT)))
     assert explain(failed) == "psycopg.OperationalError: connection failed: Connection refused"
     assert explain(Failed("Writing job failed.")) == "Writing job failed."
+
+
+@pytest.mark.parametrize("gone", ["java.io.EOFException", "java.net.SocketException: Broken pipe"])
+def test_a_planner_that_dies_without_a_word_is_named(gone: str) -> None:
+    """What Spark says itself is empty then, and an empty reason would look like none."""
+    text = "" if gone.endswith("EOFException") else "Broken pipe"
+    told = explain(Failed(text, RuntimeError(gone)))
+    assert told.startswith("A Python process of Spark that plans what a source reads has ended")
+    assert told.endswith(f"Spark says: {gone}")

@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,10 +17,11 @@ from typer.testing import CliRunner
 
 from headrace.cli.pipeline import app
 from headrace.client import Client
+from headrace.spark.pipelines import archive
 from headrace.spark.pipelines.base import Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.job import Job, started
 from headrace.spark.pipelines.locks import locked
-from headrace.spark.pipelines.progress import STOPPED, read_progress
+from headrace.spark.pipelines.progress import FAILED, STOPPED, Progress, read_progress
 from headrace.spark.pipelines.runner import Begun, Work, run_all
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
@@ -27,6 +29,7 @@ from headrace.testing.waiting import eventually
 pytestmark = pytest.mark.slow
 
 _DEADLINE_SECS = 120.0
+_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def test_one_that_fails_begins_again_while_the_others_go_on(
@@ -64,6 +67,36 @@ def test_one_that_fails_begins_again_while_the_others_go_on(
     assert len(rounds) > 1
     told = [read_progress(tmp_path / pipeline.name) for pipeline in pipelines]
     assert [progress.state for progress in told if progress] == [STOPPED, STOPPED]
+
+
+def test_a_planner_that_is_killed_is_named_in_the_status_and_the_log(
+    spark: SparkSession, server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(server.url) as client:
+        stream = client.stream("planner")
+        stream.create("application/json")
+        stream.append_json(1)
+    config = archive.Config(
+        server=server.url, streams=("planner",), table=str(tmp_path / "lake"), progress=""
+    )
+    stopping, reasons = threading.Event(), list[str]()
+
+    def watch(progress: Progress) -> None:
+        if progress.last_error:
+            reasons.append(progress.last_error)
+            stopping.set()
+        elif progress.rows == 1:
+            for process in psutil.Process().children(recursive=True):
+                if _is_alive(process) and _PLANNER in process.cmdline():
+                    process.kill()
+
+    begun = Begun(Work(archive.PIPELINE, config, Run(False, tmp_path)), may_begin_again=True)
+    run_all(spark, [begun], stopping, watch)
+    assert reasons[0].startswith("A Python process of Spark that plans what a source reads")
+    told = read_progress(tmp_path)
+    assert told is not None
+    assert (told.state, told.last_error) == (FAILED, reasons[0])
+    assert f"archive failed and begins again in 1 s: {reasons[0]}" in capsys.readouterr().err
 
 
 def test_one_that_may_not_begin_again_ends_the_others(spark: SparkSession, tmp_path: Path) -> None:
@@ -107,18 +140,68 @@ def test_a_state_has_one_run_at_a_time(tmp_path: Path) -> None:
         """It is free again."""
 
 
+def test_sigterm_to_every_process_ends_a_pipeline_cleanly(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """systemd sends it to all of a service's processes: Java and Python workers get it, too."""
+    log, place = tmp_path / "log", tmp_path / "archive"
+    with Client(server.url) as client:
+        stream = client.stream("sigterm")
+        stream.create("application/json")
+        stream.append_json(1)
+        with log.open("wb") as err:
+            running = subprocess.Popen(_archiving(server, tmp_path, "sigterm"), stderr=err)
+        try:
+            eventually(lambda: _rows(running, place, log) == 1, "a batch", _DEADLINE_SECS)
+            everyone = psutil.Process(running.pid).children(recursive=True)
+            assert len(everyone) > 2, "Java, and Python workers that are kept"
+            for process in everyone:
+                process.terminate()
+            stream.append_json(2)
+            eventually(lambda: _rows(running, place, log) == 2, "another batch", _DEADLINE_SECS)
+            for process in [psutil.Process(running.pid), *everyone]:
+                process.terminate()
+            assert running.wait(_DEADLINE_SECS) == 0, log.read_text()
+        finally:
+            running.kill()
+            running.wait()
+    eventually(lambda: not any(map(_is_alive, everyone)), "the end of all", _DEADLINE_SECS)
+    progress = read_progress(place)
+    assert progress is not None
+    assert (progress.state, progress.last_error) == (STOPPED, None)
+    assert "Traceback" not in log.read_text()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _archiving(server: ServerProcess, home: Path, stream: str) -> list[str]:
+    config = home / "c.toml"
+    config.write_text(
+        f'[archive]\nserver = "{server.url}"\nstreams = ["{stream}"]\ntable = "{home / "lake"}"\n'
+    )
+    command = [sys.executable, "-m", "headrace.cli", "pipeline", "run", "archive"]
+    return [*command, "--master", "local[1]", "--config", str(config), "--state", str(home)]
+
+
+def _rows(running: subprocess.Popen[bytes], place: Path, log: Path) -> int:
+    assert running.poll() is None, log.read_text()
+    progress = read_progress(place)
+    return 0 if progress is None else progress.rows
+
+
 def test_ctrl_c_ends_a_pipeline_cleanly_while_it_starts(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     """The terminal sends SIGINT to the whole group: Java and its workers get it, too."""
     with Client(server.url) as client:
         client.stream("ctrl-c").create("application/json")
-    config, log, place = tmp_path / "c.toml", tmp_path / "log", tmp_path / "archive"
-    config.write_text(
-        f'[archive]\nserver = "{server.url}"\nstreams = ["ctrl-c"]\ntable = "{tmp_path / "lake"}"\n'
-    )
-    command = [sys.executable, "-m", "headrace.cli", "pipeline", "run", "archive"]
-    command += ["--master", "local[1]", "--config", str(config), "--state", str(tmp_path)]
+    log, place = tmp_path / "log", tmp_path / "archive"
+    command = _archiving(server, tmp_path, "ctrl-c")
     with log.open("wb") as err:
         running = subprocess.Popen(command, stderr=err, start_new_session=True)
 

@@ -39,6 +39,7 @@ from headrace.spark.pipelines.locks import locked
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
 from headrace.spark.pipelines.publishing import Publisher
 from headrace.spark.session import build_session
+from headrace.spark.signals import java_ignores_sigterm
 
 _REPORT_SECS = 1.0
 _FIRST_PAUSE_SECS = 1.0
@@ -53,6 +54,12 @@ _ERROR_CHARS_MAX = 2000
 _LOCAL_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _TRACE = "Traceback (most recent call last):"
+_GONE = ("java.io.EOFException", "java.net.SocketException")
+_PLANNER_GONE = (
+    "A Python process of Spark that plans what a source reads has ended without a reason: it was "
+    "killed, perhaps because the machine ran out of memory (its log says so). Nothing is lost; "
+    "start the pipeline again."
+)
 _QUERY_DETAILS = "\n=== Streaming Query ==="
 
 Watcher = Callable[[Progress], None]
@@ -195,13 +202,16 @@ class Begun:
 def _built(title: str, master: str | None, conf: Mapping[str, str] | None) -> SparkSession:
     """The session, built in a thread: in the main one Spark would take SIGINT for itself."""
     with ThreadPoolExecutor(1) as aside:
-        session = aside.submit(
-            build_session, title, master=master, conf=session_conf(conf or {})
-        ).result()
+        session = aside.submit(_build, title, master, session_conf(conf or {})).result()
     # Java knows the active session by thread, and finds data sources by it.
     java = SparkSession._get_j_spark_session_class(session._jvm)
     java.setActiveSession(session._jsparkSession)
     return session
+
+
+def _build(title: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    with java_ignores_sigterm():
+        return build_session(title, master=master, conf=conf)
 
 
 def session_conf(given: Mapping[str, str]) -> dict[str, str]:
@@ -262,7 +272,10 @@ def explain(error: BaseException) -> str:
         text = text.partition("\n")[0]
     else:
         return (text or repr(error))[:_ERROR_CHARS_MAX]
-    return text.split(" SQLSTATE")[0][:_ERROR_CHARS_MAX]
+    said = text.split(" SQLSTATE")[0].strip()
+    if not raised and (not said or any(each.startswith(_GONE) for each in texts)):
+        said = f"{_PLANNER_GONE} Spark says: {texts[-1].splitlines()[0]}"
+    return said[:_ERROR_CHARS_MAX]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
