@@ -8,13 +8,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from headrace.spark import class_archive
 from headrace.spark.java import NoJava, find_java_home
 from headrace.spark.pipelines.runner import session_conf
 from headrace.spark.rehearsal import rehearse
+from headrace.spark.session import register_sources
+from headrace.spark.sources.registry import SOURCES
+from tests.spark.helpers import put
 
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -63,6 +68,28 @@ def test_python_runs_on_both_sides_as_this_interpreter(spark: SparkSession) -> N
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(versions).collect()
     assert found == [os.environ["PYSPARK_PYTHON"]]
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.slow
+def test_spark_finds_the_data_sources_and_sql_names_them(
+    spark: SparkSession, http: httpx.Client
+) -> None:
+    """A notebook's session, in which nobody has registered anything."""
+    put(http, "found/by-spark", b"1", b"2")
+    session = spark.newSession()
+    for found in SOURCES:
+        with pytest.raises(AnalysisException, match="DATA_SOURCE_ALREADY_EXISTS"):
+            session.dataSource.register(found)
+    register_sources(session)
+    session.sql(
+        "create temporary view orders using headrace"
+        f" options (url '{http.base_url}', subscribe 'found/by-spark')"
+    )
+    rows = session.sql("select stream, cast(value as string) as value from orders order by 2")
+    assert [tuple(row) for row in rows.collect()] == [
+        ("found/by-spark", "1"),
+        ("found/by-spark", "2"),
+    ]
 
 
 @pytest.mark.slow

@@ -113,6 +113,17 @@ def test_nothing_can_end_at_the_beginning(http: httpx.Client, name: str) -> None
         batch_rows(http, subscribe=name, endingOffsets="earliest")
 
 
+def test_options_of_kafka_are_taken_or_refused_with_what_to_do(http: httpx.Client) -> None:
+    reader = stream_reader(http, subscribe="a", maxOffsetsPerTrigger=7)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(7)
+    with pytest.raises(OptionError, match="mean the same"):
+        stream_reader(http, subscribe="a", maxOffsetsPerTrigger=1, maxMessagesPerTrigger=2)
+    with pytest.raises(OptionError, match=r"no option 'startingTimestamp': .*startingOffsets"):
+        stream_reader(http, subscribe="a", startingTimestamp="0")
+    with pytest.raises(OptionError, match=r"'kafka\.bootstrap\.servers': .*url"):
+        source(http, **{"kafka.bootstrap.servers": "h:9092"}).writer(TEXT_SCHEMA, overwrite=False)
+
+
 def test_columns_are_those_asked_for_in_any_order(http: httpx.Client, name: str) -> None:
     put(http, name, b'"\xc3\xa9"')
     schema = schema_of("offset string, value string")

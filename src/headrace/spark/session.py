@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from headrace.spark import class_archive
@@ -23,6 +24,7 @@ _CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
+_FOUND = "DATA_SOURCE_ALREADY_EXISTS"  # what Spark has found it does not let anyone register
 _DRIVER_JAVA = "spark.driver.extraJavaOptions"
 _WORKER_DAEMON = "headrace.spark.worker_daemon"
 
@@ -68,11 +70,19 @@ def prepare_environment() -> None:
 
 
 def register_sources(session: SparkSession) -> None:
-    """Register every data source of this package with `session`."""
+    """Register every data source of this package with `session`.
+
+    Spark finds them itself by their modules `pyspark_headrace*`, unless it is an older one, or
+    this package is on a path that the lookup does not see.
+    """
     from headrace.spark.sources.registry import SOURCES
 
     for source in SOURCES:
-        session.dataSource.register(source)
+        try:
+            session.dataSource.register(source)
+        except AnalysisException as error:
+            if error.getCondition() != _FOUND:
+                raise
 
 
 def _defaults(*, ui: bool) -> dict[str, str]:

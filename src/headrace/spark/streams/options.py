@@ -21,11 +21,26 @@ _SELECTORS: Final = ("subscribe", "subscribePattern", "bucket")
 READ_OPTIONS: Final = frozenset(
     {
         "url", "token", *_SELECTORS, "prefix", "exclude", "startingOffsets", "endingOffsets",
-        "failOnDataLoss", "fromSnapshot", "maxMessagesPerTrigger", "maxBytesPerTrigger",
-        "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxPartitions",
-        "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+        "failOnDataLoss", "fromSnapshot", "maxMessagesPerTrigger", "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+        "maxPartitions", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
     }
 )  # fmt: skip
+# What Kafka's source takes and this one does not, lower-cased, with what to do instead.
+_NO_TIMES: Final = (
+    "a message has no time of its own here. Give startingOffsets or endingOffsets as earliest, "
+    "latest or JSON of offsets, and filter by a time that the messages hold."
+)
+_OF_KAFKA: Final = {
+    "startingtimestamp": _NO_TIMES,
+    "endingtimestamp": _NO_TIMES,
+    "startingoffsetsbytimestamp": _NO_TIMES,
+    "endingoffsetsbytimestamp": _NO_TIMES,
+    "kafka.bootstrap.servers": "give the server's URL as url.",
+    "assign": "streams have no partitions to choose. Give subscribe, with the streams' names.",
+    "topic": "give the stream's name as stream.",
+    "includeheaders": "messages have no headers.",
+}
 WRITE_OPTIONS: Final = frozenset(
     {
         "url", "token", "stream", "producerId", "chunkRows", "chunkBytes", "createStreams",
@@ -33,6 +48,22 @@ WRITE_OPTIONS: Final = frozenset(
         "fetchOffset.retryIntervalMs",
     }
 )  # fmt: skip
+
+
+def _options(given: Mapping[str, str], known: frozenset[str]) -> Options:
+    for name in given:
+        if advice := _OF_KAFKA.get(name.lower()):
+            raise OptionError(f"The data source {SOURCE} has no option {name!r}: {advice}")
+    return Options(SOURCE, given, known)
+
+
+def _messages_max(options: Options) -> int | None:
+    """By our name or by Kafka's."""
+    names = ("maxMessagesPerTrigger", "maxOffsetsPerTrigger")
+    ours, of_kafka = (_bound(options, name) for name in names)
+    if None not in (ours, of_kafka) and ours != of_kafka:
+        raise OptionError(f"The options {' and '.join(names)} mean the same: give one of them.")
+    return ours or of_kafka
 
 
 def _bound(options: Options, name: str) -> int | None:
@@ -88,7 +119,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    options = Options(SOURCE, given, READ_OPTIONS)
+    options = _options(given, READ_OPTIONS)
     chosen = [name for name in _SELECTORS if options.text(name)]
     if len(chosen) != 1:
         raise OptionError(f"Give exactly one of {', '.join(_SELECTORS)}; there are {len(chosen)}.")
@@ -107,7 +138,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         ending=_ending(options.text("endingOffsets", LATEST)),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         from_snapshot=options.flag("fromSnapshot", False),
-        messages_max=_bound(options, "maxMessagesPerTrigger"),
+        messages_max=_messages_max(options),
         bytes_max=_bound(options, "maxBytesPerTrigger"),
         messages_min=_bound(options, "minOffsetsPerTrigger"),
         delay_max_secs=_duration_secs(options.text("maxTriggerDelay", "15m")),
@@ -117,7 +148,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    options = Options(SOURCE, given, WRITE_OPTIONS)
+    options = _options(given, WRITE_OPTIONS)
     batch = options.number("batch", 0, least=0) if options.text("batch") else None
     if batch is not None and not options.text("producerId"):
         raise OptionError("The option batch needs the option producerId, whose batches it counts.")
