@@ -117,11 +117,22 @@ def test_a_snapshot_in_the_stream_replaces_everything_when_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [1, "x", None, [], {}, {"key": "1"}, message("rename"), message("insert", key="")]
+    "other",
+    [1, "x", None, [], {}, {"key": "1"}, message("rename"), message("insert") | {"type": ""}],
 )
 def test_other_messages_are_passed_over_and_counted(other: Any) -> None:
     state = state_of(other)
     assert (state.types, state.ignored) == ([], 1)
+
+
+def test_an_empty_key_is_a_key_as_in_a_table_of_postgres() -> None:
+    state = state_of(message("insert", key="", value=1), message("insert", "", 2))
+    assert (dict(state.rows("user")), state.ignored) == ({"": 2}, 0)
+    again = State()
+    again.load(state.dump("x"))
+    assert again.get("user", "") == 2
+    again.apply(message("delete", key=""))
+    assert not again.rows("user")
 
 
 def test_transactions_are_remembered_up_to_a_bound() -> None:

@@ -131,6 +131,12 @@ def test_a_stream_that_is_named_and_not_there_is_an_error(
     config = compact.Config(server=server, streams=("/named-bucket/nope",))
     with pytest.raises(ConfigError, match="/named-bucket/nope cannot be compacted"):
         run(compact, spark, config, tmp_path)
+    http.put("/named-bucket/free", headers=JSON)
+    append(http, "/named-bucket/free", [{"free": 1}])
+    streams = ("/named-bucket/nope", "/named-bucket/free")
+    both = compact.Config(server=server, streams=streams, messages_min=1)
+    with pytest.raises(ConfigError, match=r"nope cannot be compacted.*free: 1 of its messages"):
+        run(compact, spark, both, tmp_path)
 
 
 def test_one_bad_stream_does_not_end_a_continuous_run(

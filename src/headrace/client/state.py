@@ -107,8 +107,8 @@ class State:
     def _fold(self, message: dict[str, Any], headers: dict[str, Any]) -> Change | None:
         operation, txid = headers.get("operation", message.get("operation")), headers.get("txid")
         type_, key = message.get("type"), message.get("key")
-        if not (isinstance(type_, str) and isinstance(key, str) and type_ and key):
-            return None
+        if not (isinstance(type_, str) and isinstance(key, str) and type_):
+            return None  # a key may be empty, as a row's key in Postgres may
         target = self._collections if self._incoming is None else self._incoming
         old = target.get(type_, {}).get(key)
         txid = txid if isinstance(txid, str) else None

@@ -19,13 +19,11 @@ export function parseChange(text) {
   const { type, key, value, headers } = message
   if (headers?.control !== undefined) return { control: headers.control }
   const operation = headers?.operation ?? message.operation
-  if (!isName(type) || !isName(key)) return null
+  if (typeof type !== "string" || type === "" || typeof key !== "string") return null
   return SETS.has(operation) || REMOVALS.has(operation) || operation === "append"
     ? { type, key, operation, value, unchanged: headers?.unchanged, was: headers?.was }
     : null
 }
-
-const isName = (value) => typeof value === "string" && value !== ""
 
 /** Rows by type and key: { type, key, value, operation, changedBy, changes }. */
 export class Materialised {

@@ -80,7 +80,7 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
 
 def refuse(refusals: list[str]) -> None:
     if refusals:
-        raise ConfigError(refusals[0])
+        raise ConfigError("; ".join(refusals))
 
 
 def compact(
@@ -140,7 +140,9 @@ class Fold:
         except (OffsetTrimmed, SnapshotMismatch):
             # Someone else has compacted it meanwhile: then that is the snapshot.
             return Folded(due.stream)
-        except (HeadraceError, ValueError) as error:
+        except RecursionError:
+            return Folded(due.stream, 0, "its JSON is nested deeper than this Python can read")
+        except (HeadraceError, ValueError, msgspec.MsgspecError) as error:
             # Of one stream: deleted meanwhile, or a snapshot that is not a state. The others go on.
             return Folded(due.stream, 0, str(error))
         finally:

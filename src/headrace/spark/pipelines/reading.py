@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.spark.pipelines.base import BYTES_PER_BATCH, PipelineConfig
@@ -21,13 +23,17 @@ class StreamsConfig(PipelineConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_names(self.streams)
+        check_names(self.streams, self.pattern)
 
 
-def check_names(streams: tuple[str, ...]) -> None:
+def check_names(streams: tuple[str, ...], pattern: str) -> None:
     for name in streams:
         if "," in name:
             raise ValueError(f"streams: {name!r} has a comma, so name it by pattern instead.")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"pattern: {pattern!r} is not a regular expression: {error}.") from None
 
 
 def selection(config: StreamsConfig) -> dict[str, str]:

@@ -65,7 +65,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_names(self.streams)
+        check_names(self.streams, self.pattern)
         _wanted(self.extract)
         if "," in self.quarantine:
             raise ValueError(f"quarantine: {self.quarantine!r} has a comma.")
@@ -127,7 +127,7 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
     reason = (
         F.when(~is_text, "the message is not UTF-8 text; payload is base64 of its bytes")
         .when(~is_object, "the message is not a JSON object")
-        .when(F.col("found._corrupt").isNotNull(), "the message is not JSON")
+        .when(F.col("found._corrupt").isNotNull() | _is_more(text), "the message is not JSON")
     )
     if config.schema:
         declared = f"{config.schema}, _corrupt string"
@@ -144,6 +144,24 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
         F.col("offset").alias("ds_offset"),
         reason.alias("reason"),
     )
+
+
+def _is_more(messages: DataFrame) -> Column:
+    """Whether more than one JSON value is there: from_json looks no further than the first.
+
+    Behind a value in brackets, what is more has to begin with `]` to be passed over; in braces,
+    with `}`. What a JSON stream holds the server has checked.
+    """
+    payload = F.col("payload")
+    listed = F.from_json(F.concat(F.lit("["), payload, F.lit("]")), "array<string>")
+    held = F.from_json(
+        F.concat(F.lit('{"v":'), payload, F.lit("}")), "v string, _corrupt string", _KEEP
+    )
+    found = F.coalesce(F.size(listed) != 1, F.lit(True)) | held.getField("_corrupt").isNotNull()
+    if "content_type" not in messages.columns:
+        return found
+    is_checked = F.lower("content_type").startswith("application/json")
+    return F.when(is_checked, F.lit(False)).otherwise(found)
 
 
 def _misses(column: Column, kind: DataType) -> Iterator[Column]:
