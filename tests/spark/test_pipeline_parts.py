@@ -16,8 +16,8 @@ from headrace.client import Client, Settings, State
 from headrace.errors import BucketNotFound, HeadraceError
 from headrace.protocol.offsets import START
 from headrace.spark.lake.archives import Archive
-from headrace.spark.pipelines import names, pipeline, publishing, replay
-from headrace.spark.pipelines.base import ConfigError, ConfigFile
+from headrace.spark.pipelines import names, pipeline, postgres_to_stream, publishing, replay
+from headrace.spark.pipelines.base import ConfigError, ConfigFile, Run
 from headrace.spark.pipelines.compact import Due, Fold
 from headrace.spark.pipelines.progress import (
     DEAD,
@@ -217,6 +217,27 @@ def test_a_state_begins_with_the_snapshot_that_compact_publishes(
         assert view.offset == stream.head().next_offset
 
 
+def test_a_stream_that_cannot_be_folded_is_named_and_no_end_of_the_others(
+    server: ServerProcess,
+) -> None:
+    bucket = "compact-of-depth"
+    with Client(server.url) as client:
+        client.bucket(bucket).create()
+        stream = client.stream(f"/{bucket}/deep")
+        stream.create("application/json")
+        stream.append(b"[%b1%b]" % (b"[" * 1000, b"]" * 1000))
+        due = Due(f"/{bucket}/deep", START.token(), stream.head().next_offset)
+    folded = Fold(Settings(url=server.url), drop_others=True)(due)
+    assert (folded.messages, "nested" in folded.refusal) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["archive", "sessions", "stream-to-postgres"])
+def test_a_pattern_that_is_not_one_is_refused_in_the_file(name: str) -> None:
+    told = r"pattern: '\(' is not a regular expression: .*position 0\."
+    with pytest.raises(ConfigError, match=told):
+        pipeline(name).configure({"pattern": "("})
+
+
 PLACE = "/pipelines/progress"
 
 
@@ -282,6 +303,27 @@ def test_progress_goes_to_a_stream_in_a_bucket_or_nowhere() -> None:
     assert found.configure({"progress": ""}).progress == ""
     with pytest.raises(ConfigError, match="progress must be /bucket/stream"):
         found.configure({"progress": "progress"})
+
+
+def test_changes_go_to_a_bucket_but_a_state_that_has_begun_keeps_its_streams(
+    tmp_path: Path,
+) -> None:
+    def stream(state: str, **given: Any) -> str:
+        config = postgres_to_stream.Config(**given)
+        return postgres_to_stream.with_stream(config, Run(True, tmp_path / state)).stream
+
+    assert stream("rows") == "pg-{table}"
+    assert stream("own", format="changes", stream="mine") == "mine"
+    offsets = tmp_path / "old" / "checkpoint" / "offsets"
+    for state in ("new", "new", "old", "old"):
+        if state == "old":
+            offsets.mkdir(parents=True, exist_ok=True)
+            (offsets / "0").touch()
+        begun = tmp_path / state / "checkpoint" / "offsets"
+        told = stream(state, format="changes")
+        assert told == ("pg-{table}" if state == "old" else "/postgres/{table}")
+        begun.mkdir(parents=True, exist_ok=True)
+        (begun / "0").touch()
 
 
 class TwoStreams:

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from headrace.client import Client, State
-from headrace.spark.pipelines import archive, postgres_to_stream, stream_to_postgres
+from headrace.spark.pipelines import archive, compact, postgres_to_stream, stream_to_postgres
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.reading import messages
 from headrace.testing.server_process import ServerProcess
@@ -132,6 +132,30 @@ def test_wide_messages_and_wide_rows_are_cut_into_batches_by_bytes(
         assert len(client.stream("wide/out").read_json()) == 6
 
 
+def test_changes_go_where_compact_can_give_their_history_back(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table compacted (id int primary key, n int)")
+        connection.execute("insert into compacted values (1, 0), (2, 0)")
+        connection.execute("update compacted set n = 1 where id = 1")
+    config = postgres_to_stream.Config(
+        server=server.url,
+        postgres=database,
+        slot="compacted",
+        producer="compacted",
+        tables=("compacted",),
+        format="changes",
+    )
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    fold = compact.Config(server=server.url, bucket="postgres", messages_min=1)
+    run_once(spark, compact, fold, tmp_path)
+    with Client(server.url) as client:
+        found = json.loads(client.stream("/postgres/compacted").snapshot().data)
+    rows_now = {"1": {"id": 1, "n": 1}, "2": {"id": 2, "n": 0}}
+    assert found["collections"] == {"compacted": rows_now}
+
+
 def test_what_a_schema_says_is_not_null_must_be_there(spark: SparkSession) -> None:
     schema = "id int not null, of struct<n: int not null>, all array<struct<x: int not null>>"
     fits = ['{"id":1}', '{"id":1,"of":{"n":2},"all":[{"x":3}]}', '{"id":1,"of":null,"all":[]}']
@@ -143,6 +167,27 @@ def test_what_a_schema_says_is_not_null_must_be_there(spark: SparkSession) -> No
     assert {row.reason for row in found[len(fits) :]} == {
         f"the message does not fit the schema {schema}"
     }
+
+
+def test_what_stands_behind_a_message_is_not_lost_in_a_column_of_text(spark: SparkSession) -> None:
+    """Of text streams: the server refuses such a message in a JSON stream."""
+    bad = [
+        "{} x",
+        '{"a":1},{"a":2}',
+        '{"a":1}]',
+        '{"a":1}}',
+        '{"a":1},"v":{}',
+        "{}{}",
+        '{"a":1}],[',
+    ]
+    good = ["{}", ' {"a":[1,{"b":"]}"}]}\r\n', '{"a":"\\""}']
+    given = [("s", text, "0", "text/plain") for text in [*good, *bad]]
+    columns = "stream string, value string, offset string, content_type string"
+    read = spark.createDataFrame(given, columns)
+    for config in (stream_to_postgres.Config(), stream_to_postgres.Config(schema="a string")):
+        found = stream_to_postgres.rows(read, config).collect()
+        assert [row.payload for row in found if row.reason is None] == good
+        assert {row.reason for row in found[len(good) :]} == {"the message is not JSON"}
 
 
 def test_commits_that_postgres_lost_are_missed_and_can_be_written_again(

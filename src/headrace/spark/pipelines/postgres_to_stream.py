@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from functools import reduce
 from typing import Literal
 
@@ -17,6 +18,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.client import Client
+from headrace.errors import HeadraceError
 from headrace.postgres.origins import Origin
 from headrace.spark.pipelines.base import (
     BYTES_PER_BATCH,
@@ -29,6 +32,9 @@ from headrace.spark.pipelines.base import (
 
 _ROWS = ("insert",)
 _CHANGES = ("insert", "update", "delete", "truncate")
+_STREAM_OF_ROWS = "pg-{table}"
+_STREAM_OF_CHANGES = "/postgres/{table}"  # in a bucket, where compact gives history back
+STREAM_FILE = "stream"
 
 
 class Config(PipelineConfig, frozen=True, kw_only=True):
@@ -36,7 +42,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     tables: tuple[str, ...] = ("items",)
     electric: str = msgspec.field(default_factory=lambda: os.environ.get("ELECTRIC_URL", ""))
     slot: str = ""  # else headrace_<database>
-    stream: str = "pg-{table}"  # {schema}, {table} and {key} are filled in
+    stream: str = ""  # {schema}, {table} and {key} are filled in; else one of the two below
     format: Literal["rows", "changes"] = "rows"
     operations: tuple[Literal["insert", "update", "delete", "truncate"], ...] = ()  # the usual
     snapshot: Literal["initial", "never"] = "initial"
@@ -48,7 +54,9 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
+    config = with_stream(config, run)
     _check_streams(config)
+    _create_bucket(config)
     writer = (
         messages(source(spark, config, consumer=_consumer(run)), config)
         .writeStream.format("headrace")
@@ -60,6 +68,37 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     if config.token:
         writer = writer.option("token", config.token)
     return run.start(writer, "postgres-to-stream")
+
+
+def with_stream(config: Config, run: Run) -> Config:
+    """The configuration with the stream it writes to, which a state keeps once it has begun.
+
+    Earlier versions wrote changes to the streams of rows, too.
+    """
+    if config.stream:
+        return config
+    note = run.state_dir / STREAM_FILE
+    if config.format == "rows":
+        stream = _STREAM_OF_ROWS
+    elif note.is_file():
+        stream = note.read_text("utf-8")
+    else:
+        has_begun = any((run.checkpoint / "offsets").glob("*"))
+        stream = _STREAM_OF_ROWS if has_begun else _STREAM_OF_CHANGES
+        run.state_dir.mkdir(parents=True, exist_ok=True)
+        note.write_text(stream, "utf-8")
+    return msgspec.structs.replace(config, stream=stream)
+
+
+def _create_bucket(config: Config) -> None:
+    """As streams are made, so is the bucket they are in, where its name is known."""
+    _, _, place = config.stream.partition("/") if config.stream.startswith("/") else ("", "", "")
+    bucket = place.partition("/")[0]
+    if not bucket or "{" in bucket:
+        return
+    # A server that is away, or refuses, is named with the stream when the first batch is written.
+    with suppress(HeadraceError), Client(config.server, token=config.token or None) as client:
+        client.bucket(bucket).create()
 
 
 def _check_streams(config: Config) -> None:
