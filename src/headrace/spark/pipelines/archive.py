@@ -10,6 +10,8 @@ import re
 import threading
 from typing import Literal
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -115,8 +117,15 @@ def merge_files(config: Config) -> None:
 
 
 def _merge_while(query: StreamingQuery, config: Config) -> None:
-    while query.isActive and not query.awaitTermination(config.merge_files_secs):
+    while not _has_ended(query, config.merge_files_secs):
         merge_files(config)
+
+
+def _has_ended(query: StreamingQuery, wait_secs: int) -> bool:
+    try:
+        return not query.isActive or bool(query.awaitTermination(wait_secs))
+    except (PySparkException, Py4JError):  # the runner reports it
+        return True
 
 
 PIPELINE = Pipeline("archive", "messages of streams into a lake table", Config, start)

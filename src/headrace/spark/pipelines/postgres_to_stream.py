@@ -160,6 +160,7 @@ def messages(changes: DataFrame, config: Config) -> DataFrame:
         shaped = wanted.withColumn("value", F.coalesce("value", "key")).where("value is not null")
     else:
         shaped = _state_changes(wanted)
+    assert config.stream, "with_stream gives one"
     by_key = "{key}" in config.stream
     if by_key:
         shaped = shaped.where("key is not null")  # a truncate has no key to go to
