@@ -10,15 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from headrace.spark import class_archive
 from headrace.spark.java import NoJava, find_java_home
 from headrace.spark.pipelines.runner import session_conf
 from headrace.spark.rehearsal import rehearse
-from headrace.spark.session import register_sources
-from headrace.spark.sources.registry import SOURCES
 from tests.spark.helpers import put
 
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -77,10 +74,6 @@ def test_spark_finds_the_data_sources_and_sql_names_them(
     """A notebook's session, in which nobody has registered anything."""
     put(http, "found/by-spark", b"1", b"2")
     session = spark.newSession()
-    for found in SOURCES:
-        with pytest.raises(AnalysisException, match="DATA_SOURCE_ALREADY_EXISTS"):
-            session.dataSource.register(found)
-    register_sources(session)
     session.sql(
         "create temporary view orders using headrace"
         f" options (url '{http.base_url}', subscribe 'found/by-spark')"

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from headrace.spark import class_archive
@@ -24,7 +23,6 @@ _CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
-_FOUND = "DATA_SOURCE_ALREADY_EXISTS"  # what Spark has found it does not let anyone register
 _DRIVER_JAVA = "spark.driver.extraJavaOptions"
 _WORKER_DAEMON = "headrace.spark.worker_daemon"
 
@@ -70,19 +68,11 @@ def prepare_environment() -> None:
 
 
 def register_sources(session: SparkSession) -> None:
-    """Register every data source of this package with `session`.
-
-    Spark finds them itself by their modules `pyspark_headrace*`, unless it is an older one, or
-    this package is on a path that the lookup does not see.
-    """
+    """Register every data source of this package with `session`."""
     from headrace.spark.sources.registry import SOURCES
 
     for source in SOURCES:
-        try:
-            session.dataSource.register(source)
-        except AnalysisException as error:
-            if error.getCondition() != _FOUND:
-                raise
+        session.dataSource.register(source)
 
 
 def _defaults(*, ui: bool) -> dict[str, str]:
