@@ -225,6 +225,48 @@ def test_close_head_and_delete(run: Any, name: str) -> None:
     assert missing.stdout == ""
 
 
+def test_reading_the_first_messages(run: Any, name: str) -> None:
+    run("create", name)
+    run("append", name, "1", '{"a": 2}', "3")
+    assert run("read", name, "-n", "2").stdout == '1\n{"a":2}\n'
+    assert len(run("read", name, "-n", "2", "--json").stdout.splitlines()) == 2
+    assert run("read", name, "-n", "9").stdout.count("\n") == 3
+    run("create", f"{name}-t", "-t", "text/plain")
+    run("append", f"{name}-t", "a\n", "b\n")
+    assert run("read", f"{name}-t", "-n", "1").stdout == "a\n"
+
+
+def test_url_and_token_may_stand_before_the_verb(
+    run: Any, name: str, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_URL", "http://elsewhere")
+    run("--url", server.url, "--token", "t", "create", name)
+    refused = run("--url", "http://elsewhere", "head", name, "--url", server.url)
+    assert name in refused.stdout, "the option of the verb has precedence"
+
+
+def test_help_has_a_short_option(run: Any) -> None:
+    assert "Usage" in run("-h").output
+    assert "Usage" in run("bucket", "create", "-h").output
+
+
+def test_what_is_missing_is_not_advised_to_be_created_before_it_is_deleted(
+    run: Any, name: str
+) -> None:
+    refused = run("delete", name, code=2).stderr
+    assert "There is no stream" in refused
+    assert "create" not in refused
+
+
+def test_export_prints_a_url_as_it_was_given(run: Any, tmp_path: Path) -> None:
+    refused = run("export", "http://localhost:4437", str(tmp_path / "x"), code=2).stderr
+    assert "http://localhost:4437 is a running server" in refused
+
+
+def test_logs_without_a_stack_say_so(run: Any, tmp_path: Path) -> None:
+    assert "no stack has run here" in run("stack", "logs", "--state", str(tmp_path), code=3).stderr
+
+
 def test_append_can_close(run: Any, name: str) -> None:
     run("create", name, "-t", "text/plain")
     run("append", name, "last", "--close")

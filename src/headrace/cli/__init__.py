@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.before_verb import before_verb
 from headrace.cli.build import version_line
 
 _STREAMS = "create append read tail head close delete fork ls bootstrap bucket snapshot subscribe"
@@ -25,6 +26,7 @@ def command(verbs: Iterable[str] = _PANELS) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         callback=_headrace,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     for verb in verbs:
         file = _FILES.get(verb, verb)
@@ -49,8 +51,15 @@ def _headrace(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="URL of the server, for every verb.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option("--token", metavar="TOKEN", help="Bearer token, for every verb.")
+    ] = None,
 ) -> None:
-    pass
+    # Set at every run, so that a second one in this process does not inherit them.
+    before_verb.url, before_verb.token = url, token
 
 
 def main() -> None:

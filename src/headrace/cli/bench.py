@@ -106,10 +106,14 @@ def _append_request(where: str, path: str, body: bytes, token: str | None) -> by
 
 
 def bench(
-    connections: Annotated[int, typer.Option(min=1, max=10_000, help="At once.")] = 64,
-    streams: Annotated[int, typer.Option(min=1, max=10_000, help="Appended to in turn.")] = 1,
-    size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Bytes of an append.")] = 256,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long.")] = 5.0,
+    connections: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Connections open at the same time.")
+    ] = 64,
+    streams: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Streams to append to, in turn.")
+    ] = 1,
+    size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Bytes per append.")] = 256,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds to run.")] = 5.0,
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,

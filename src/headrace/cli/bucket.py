@@ -13,7 +13,10 @@ from headrace.errors import MethodNotAllowed
 
 app = typer.Typer(name="bucket", help="Buckets: namespaces of streams.", no_args_is_help=True)
 
-BucketArgument = Annotated[str, typer.Argument(metavar="BUCKET", help="4 to 64 of a-z 0-9 _ -.")]
+BucketArgument = Annotated[
+    str,
+    typer.Argument(metavar="BUCKET", help="Name of the bucket: 4 to 64 characters of a-z 0-9 _ -."),
+]
 
 
 @app.command()

@@ -12,7 +12,9 @@ from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOpti
 
 def close(
     stream: StreamArgument,
-    data: Annotated[str | None, typer.Option("--data", "-d", help="A last message.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Message to append before closing.")
+    ] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,

@@ -14,26 +14,32 @@ if TYPE_CHECKING:
     from headrace.client import Created
 
 TtlOption = Annotated[
-    int | None, typer.Option("--ttl", metavar="SECONDS", help="Expire when unused for so long.")
+    int | None,
+    typer.Option(
+        "--ttl",
+        metavar="SECONDS",
+        help="Delete the stream after this long without a read or a write.",
+    ),
 ]
 ExpiresOption = Annotated[
-    str | None, typer.Option("--expires-at", metavar="TIME", help="Expire at this RFC 3339 time.")
+    str | None,
+    typer.Option("--expires-at", metavar="TIME", help="Delete the stream at this RFC 3339 time."),
 ]
 
 
 def create(
     stream: StreamArgument,
     content_type: Annotated[
-        str, typer.Option("--content-type", "-t", help="What the stream holds.")
+        str, typer.Option("--content-type", "-t", help="Content type of the stream.")
     ] = JSON,
     ttl: TtlOption = None,
     expires_at: ExpiresOption = None,
-    closed: Annotated[bool, typer.Option("--closed", help="Complete from the start.")] = False,
+    closed: Annotated[bool, typer.Option("--closed", help="Create the stream closed.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Create a stream, or confirm that an equal one is there."""
+    """Create a stream, or confirm that an equal one exists."""
     with connected(url, token) as client:
         created = client.stream(stream).create(
             content_type, ttl_secs=ttl, expires_at=expires_at, closed=closed

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from headrace.cli import show
+from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
+from headrace.errors import StreamNotFound
 
 
 def delete(
     stream: StreamArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -22,5 +24,8 @@ def delete(
     if sys.stdin.isatty() and not yes:
         typer.confirm(f"Delete {stream} for good?", abort=True, err=True)
     with connected(url, token) as client:
-        client.stream(stream).delete()
+        try:
+            client.stream(stream).delete()
+        except StreamNotFound:
+            fail(f"There is no stream {stream!r}: nothing was deleted.", EXIT_REFUSED)
     show.done(f"{stream} is deleted", {"stream": stream, "deleted": True}, as_json=as_json)

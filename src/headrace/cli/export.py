@@ -14,7 +14,9 @@ from headrace.errors import HeadraceError
 
 
 def export(
-    directory: Annotated[Path, typer.Argument(help="The data directory (storage.data_dir).")],
+    source: Annotated[
+        str, typer.Argument(metavar="DIRECTORY", help="The data directory (storage.data_dir).")
+    ],
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
 ) -> None:
     """Write all streams and subscriptions of a stopped server to one file.
@@ -23,13 +25,15 @@ def export(
     """
     from headrace.storage.transfer import export_directory
 
-    if str(directory).startswith(("http:/", "https:/")):
+    # Text until here: a path would print the // of a URL as one slash.
+    if source.startswith(("http:/", "https:/")):
         fail(
-            f"{directory} is a running server: what it keeps for itself (producers' receipts, "
+            f"{source} is a running server: what it keeps for itself (producers' receipts, "
             "leases, keys) is not served over HTTP. Stop it and export its data directory, or "
             "export a snapshot of that directory that the file system took.",
             EXIT_REFUSED,
         )
+    directory = Path(source)
     if file.exists():
         fail(f"{file} exists already: name a file that does not.", EXIT_REFUSED)
     if not file.parent.is_dir():

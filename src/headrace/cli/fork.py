@@ -12,12 +12,12 @@ from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOpti
 
 def fork(
     source: StreamArgument,
-    stream: Annotated[str, typer.Argument(metavar="FORK", help="The stream to make.")],
+    stream: Annotated[str, typer.Argument(metavar="FORK", help="Name of the stream to create.")],
     offset: Annotated[
-        str | None, typer.Option("--offset", help="Where to fork; the tail if not given.")
+        str | None, typer.Option("--offset", help="Offset to fork at (default: the tail).")
     ] = None,
     sub_offset: Annotated[
-        int | None, typer.Option("--sub-offset", help="So many messages or bytes further.")
+        int | None, typer.Option("--sub-offset", help="Messages (JSON) or bytes past the offset.")
     ] = None,
     ttl: TtlOption = None,
     expires_at: ExpiresOption = None,
@@ -25,7 +25,7 @@ def fork(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Make a stream that shares SOURCE's past and goes its own way."""
+    """Create a stream that starts with the messages of SOURCE."""
     with connected(url, token) as client:
         created = client.stream(stream).fork(
             source, offset=offset, sub_offset=sub_offset, ttl_secs=ttl, expires_at=expires_at

@@ -31,7 +31,7 @@ def import_(
         int, typer.Option(min=1, max=256, help="acid: storage.acid_shard_count.")
     ] = 16,
 ) -> None:
-    """Make a data directory that holds what an export holds."""
+    """Create a data directory from an export."""
     from headrace.storage.export_file import ExportUnusable
     from headrace.storage.transfer import import_directory
 

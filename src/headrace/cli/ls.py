@@ -18,9 +18,12 @@ COLUMNS = ("stream", "content_type", "closed", "next_offset")
 
 def ls(
     bucket: Annotated[
-        str | None, typer.Argument(metavar="[BUCKET]", help="A bucket; else /v1/stream.")
+        str | None,
+        typer.Argument(
+            metavar="[BUCKET]", help="Bucket to list (default: streams outside buckets)."
+        ),
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only names that begin so.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", help="List only names with this prefix.")] = "",
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,

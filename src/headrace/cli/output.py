@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +37,16 @@ class Output:
             self._each(reader.events(), self.event, flush)
         else:
             self._each(reader, self.chunk, flush)
+
+    def first(self, reader: Reader, count: int, *, as_events: bool) -> None:
+        """The first messages that the reader brings; an append is one, but in a JSON stream."""
+        for event in islice(reader.events(), count):
+            if as_events:
+                self.event(event)
+            elif isinstance(event.value, bytes):
+                sys.stdout.buffer.write(event.value)
+            else:
+                sys.stdout.buffer.write(msgspec.json.encode(event.value) + b"\n")
 
     def _each(self, parts: Iterable[T], write: Callable[[T], None], flush: bool) -> None:
         for part in parts:

@@ -24,6 +24,9 @@ EventsOption = Annotated[
 def read(
     stream: StreamArgument,
     offset: OffsetOption = "-1",
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Print only the first N messages.")
+    ] = None,
     as_events: EventsOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -31,6 +34,9 @@ def read(
     """Print what is in a stream: bytes as they are, JSON one message per line."""
     with connected(url, token) as client:
         reader = client.stream(stream).read(offset)
-        with Output() as output:
-            output.all(reader, as_events=as_events)
+        with reader, Output() as output:
+            if count is None:
+                output.all(reader, as_events=as_events)
+            else:
+                output.first(reader, count, as_events=as_events)
     sys.stdout.flush()

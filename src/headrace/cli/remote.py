@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.before_verb import before_verb
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.cli.sentences import sentence
 from headrace.errors import HeadraceError, Refused
@@ -35,11 +36,11 @@ StreamArgument = Annotated[
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The server; else HEADRACE_URL."),
+    typer.Option("--url", metavar="URL", help="URL of the server (default: HEADRACE_URL)."),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", metavar="TOKEN", help="A bearer token; else HEADRACE_TOKEN."),
+    typer.Option("--token", metavar="TOKEN", help="Bearer token (default: HEADRACE_TOKEN)."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 # So that a script may say --json to every verb.
@@ -85,10 +86,12 @@ def check_in_bucket(stream: str) -> None:
 def configured(url: str | None, token: str | None) -> tuple[str, str | None]:
     """The URL and the token in force."""
     stored = _stored()
-    where = url or os.environ.get("HEADRACE_URL") or stored.get("url") or DEFAULT_URL
+    where = url or before_verb.url or os.environ.get("HEADRACE_URL") or stored.get("url")
+    where = where or DEFAULT_URL
+    bearer = token or before_verb.token or os.environ.get("HEADRACE_TOKEN")
     if not where.startswith(SCHEMES):
         fail(f"{where!r} is not the URL of a server; http://localhost:4437 is one.", EXIT_REFUSED)
-    return where, token or os.environ.get("HEADRACE_TOKEN") or stored.get("token")
+    return where, bearer or stored.get("token")
 
 
 def _stored() -> dict[str, str]:

@@ -26,7 +26,7 @@ def put(
     stream: StreamArgument,
     offset: Annotated[str, typer.Argument(help="The offset it stands for; `tail` for the tail.")],
     content_type: Annotated[
-        str, typer.Option("--content-type", "-t", help="What the snapshot is.")
+        str, typer.Option("--content-type", "-t", help="Content type of the snapshot.")
     ] = "application/octet-stream",
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -46,7 +46,9 @@ def put(
 @app.command()
 def get(
     stream: StreamArgument,
-    offset: Annotated[str | None, typer.Option("--offset", help="Not the latest.")] = None,
+    offset: Annotated[
+        str | None, typer.Option("--offset", help="Offset of the snapshot (default: the latest).")
+    ] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,

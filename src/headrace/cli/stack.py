@@ -44,7 +44,7 @@ def up(
         bool, typer.Option("--free-ports", help="Any free port for every service.")
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once everything runs.")
+        bool, typer.Option("--detach", "-d", help="Return once everything is running.")
     ] = False,
 ) -> None:
     """Start every part of a profile and keep it running until Ctrl-C."""
@@ -81,7 +81,7 @@ def down(state: StateOption = None) -> None:
 
 @app.command()
 def ui(state: StateOption = None) -> None:
-    """Print where the stream browser of the running stack is."""
+    """Print the URL of the stream browser of the running stack."""
     record = state_directory(state).read()
     page = next((p.page for p in record.services if p.page), "") if record is not None else ""
     if not page:
@@ -123,12 +123,22 @@ def status(
 def logs(
     services: Annotated[list[str] | None, typer.Argument(help="Default: all of them.")] = None,
     state: StateOption = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Lines to print of each log.")
+    ] = 20,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the logs until Ctrl-C.")
+    ] = False,
 ) -> None:
     """The end of each service's log."""
     directory = state_directory(state)
     files = {path.stem: path for path in sorted(directory.log("x").parent.glob("*.log"))}
+    if not files:
+        fail(
+            f"There are no logs in {directory.path}: no stack has run here. Start one with "
+            "`headrace stack up`, or name its directory with --state.",
+            EXIT_NOT_UP,
+        )
     unknown = [name for name in services or [] if name not in files]
     if unknown:
         fail(f"There is no log of {', '.join(unknown)}: there is {', '.join(files)}.", EXIT_REFUSED)

@@ -16,23 +16,29 @@ from headrace.cli.remote import (
     connected,
 )
 
-app = typer.Typer(name="subscribe", help="Subscriptions: be woken.", no_args_is_help=True)
+app = typer.Typer(
+    name="subscribe", help="Subscriptions: get notified when streams change.", no_args_is_help=True
+)
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The subscription.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the subscription.")]
 
 
 @app.command()
 def create(
     id: IdArgument,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", help="Streams by glob: * a segment, ** any number.")
+        str | None,
+        typer.Option("--pattern", help="Glob of stream names: * matches a segment, ** any number."),
     ] = None,
     streams: Annotated[
-        list[str] | None, typer.Option("--stream", help="A stream; may be repeated.")
+        list[str] | None, typer.Option("--stream", help="A stream to follow; may be repeated.")
     ] = None,
-    webhook: Annotated[str | None, typer.Option("--webhook", help="POST wakes here.")] = None,
+    webhook: Annotated[
+        str | None, typer.Option("--webhook", help="URL that receives a POST when streams change.")
+    ] = None,
     wake_stream: Annotated[
-        str | None, typer.Option("--wake-stream", help="Append wakes to this stream.")
+        str | None,
+        typer.Option("--wake-stream", help="Stream that receives a message when streams change."),
     ] = None,
     _: AlwaysJsonOption = True,
     url: UrlOption = None,
@@ -68,8 +74,10 @@ def show_(
 @app.command()
 def claim(
     id: IdArgument,
-    worker: Annotated[str, typer.Option("--worker", help="Who takes the work.")] = "headrace",
-    done: Annotated[bool, typer.Option("--done", help="Acknowledge all of it at once.")] = False,
+    worker: Annotated[
+        str, typer.Option("--worker", help="Name of the worker that claims the work.")
+    ] = "headrace",
+    done: Annotated[bool, typer.Option("--done", help="Acknowledge everything at once.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -92,7 +100,7 @@ def delete(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """End a subscription."""
+    """Delete a subscription."""
     with connected(url, token) as client:
         client.subscription(id).delete()
     told = {"subscription": id, "deleted": True}

@@ -11,7 +11,7 @@ from headrace.cli.stack_options import StateOption, state_directory
 
 
 def token(
-    sub: Annotated[str, typer.Option("--sub", help="The subject.")] = "test-user",
+    sub: Annotated[str, typer.Option("--sub", help="The `sub` claim.")] = "test-user",
     expired: Annotated[bool, typer.Option("--expired", help="Expired an hour ago.")] = False,
     wrong_issuer: Annotated[
         bool, typer.Option("--wrong-issuer", help="From another issuer.")
@@ -21,7 +21,7 @@ def token(
     ] = False,
     forged: Annotated[bool, typer.Option("--forged", help="Signed with another key.")] = False,
     lifetime: Annotated[
-        int, typer.Option("--lifetime", metavar="SECONDS", min=1, help="How long it is good.")
+        int, typer.Option("--lifetime", metavar="SECONDS", min=1, help="Lifetime of the token.")
     ] = 3600,
     state: StateOption = None,
 ) -> None:

@@ -1,0 +1,14 @@
+"""The options that stand before the verb and hold for any: `headrace --url URL ls`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class BeforeVerb:
+    url: str | None = None
+    token: str | None = None
+
+
+before_verb = BeforeVerb()
