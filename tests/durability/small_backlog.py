@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from headrace.cli import main
-from headrace.storage.file import file_storage
+from headrace.storage.file import checkpoint_scheduler
 from headrace.testing.server_process import ServerProcess
 
 BACKLOG_BYTES_MAX = 100_000
@@ -16,5 +16,5 @@ class SmallBacklog(ServerProcess):
 
 
 if __name__ == "__main__":
-    with patch.object(file_storage, "PINNED_BYTES_MAX", BACKLOG_BYTES_MAX):
+    with patch.object(checkpoint_scheduler, "PINNED_BYTES_MAX", BACKLOG_BYTES_MAX):
         main()

@@ -20,7 +20,7 @@ from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Snapshot
 from headrace.storage.blobs import DiskBlobs
 from headrace.storage.disk import Disk
-from headrace.storage.file import file_storage, journal, pack_format, stream_files
+from headrace.storage.file import checkpoint_scheduler, journal, pack_format, stream_files
 from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.journal import Journal
 from headrace.storage.file.pack_allocator import PackAllocator
@@ -78,7 +78,7 @@ def ids_by_the_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoints_that_die_of_a_full_disk(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(file_storage, "is_transient_disk_error", lambda error: False)
+    patch.setattr(checkpoint_scheduler, "is_transient_disk_error", lambda error: False)
 
 
 def segments_that_die_of_a_full_disk(patch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from headrace.errors import (
 from headrace.protocol.requests import Append, Create
 from headrace.storage.file import (
     catalog,
+    checkpoint_scheduler,
     file_log,
     file_storage,
     pack_allocator,
@@ -190,7 +191,7 @@ def test_a_pack_of_which_little_counts_is_written_again(
 def test_where_streams_are_very_many_segments_are_carried_over_together(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_storage, "SPARSE_STREAMS", 2)
+    monkeypatch.setattr(checkpoint_scheduler, "SPARSE_STREAMS", 2)
     for name in OTHERS:  # so that a segment has something for more than two
         machine.append(name, Append(MESSAGE))
     carry_over(machine)
@@ -201,7 +202,9 @@ def test_where_streams_are_very_many_segments_are_carried_over_together(
     assert machine.storage.unflushed_bytes == 0
     carry_over(machine)
     assert machine.storage.unflushed_bytes > 0
-    monkeypatch.setattr(file_storage, "PINNED_BYTES_MAX", 2 * len(MESSAGE))  # no room to wait
+    monkeypatch.setattr(
+        checkpoint_scheduler, "PINNED_BYTES_MAX", 2 * len(MESSAGE)
+    )  # no room to wait
     machine.engine.sweep()
     machine.loop.run()
     assert machine.storage.unflushed_bytes == 0

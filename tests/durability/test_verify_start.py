@@ -105,7 +105,7 @@ def test_what_a_start_would_refuse_is_found(
 def same_id(engine: Engine) -> None:
     commit_created(engine, engine.streams["a"].state.id, "b")
     # Killed, so to speak: a checkpoint at the end would meet it.
-    engine.storage._checkpoints_are_sound = False  # type: ignore[attr-defined]
+    engine.storage._checkpoints._is_sound = False  # type: ignore[attr-defined]
 
 
 def test_an_id_that_two_streams_have_is_found_by_the_command(tmp_path: Path) -> None:

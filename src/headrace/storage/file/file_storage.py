@@ -18,7 +18,6 @@ from headrace.errors import (
     DirectoryMismatch,
     HeadraceError,
     InsufficientStorage,
-    Overloaded,
     StorageFailed,
     StorageReadOnly,
     StoredBytesDamaged,
@@ -51,13 +50,12 @@ from headrace.storage.committer import Committer, deliver_result, refusal_of
 from headrace.storage.disk import (
     Disk,
     is_transient_disk_error,
-    suppress_transient,
     wait_briefly_for_descriptors,
 )
 from headrace.storage.file import pack_format, stream_files
 from headrace.storage.file.catalog import Catalog, apply_documents
 from headrace.storage.file.catalog_entries import sizes_of, state_of
-from headrace.storage.file.checkpoint import Checkpointer, Flushed
+from headrace.storage.file.checkpoint_scheduler import CheckpointScheduler
 from headrace.storage.file.file_log import FileLog, PartCheck
 from headrace.storage.file.frames import (
     AdoptFrame,
@@ -77,24 +75,14 @@ from headrace.storage.file.frames import (
 from headrace.storage.file.journal import DIRECTORY as JOURNAL
 from headrace.storage.file.journal import SEGMENT_BYTES, Journal
 from headrace.storage.file.stream_files import NO_FILES, Sizes
-from headrace.storage.file.throttle import Throttle
 from headrace.storage.records import StreamRecord
 from headrace.storage.worker_thread import WorkerFactory, WorkerThread
 
 logger = logging.getLogger(__name__)
 
-# Not yet in stream files; past this nothing is added. It is what a start after a crash reads, and
-# several segments, since only full ones are carried over.
-PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
-# A checkpoint costs more by the stream than by the append. After one that had something for more
-# streams than this, several segments are carried over together.
-SPARSE_STREAMS = 20_000
-SPARSE_SEGMENTS: Final = 3
 READ_THREADS_MAX: Final = 4
 UNSYNCED: Final = "unsynced"
 SPACE_CHECK_BYTES: Final = 256 * 1024
-FLUSHED_PER_TURN: Final = 1000
-RETRY_TICKS_MAX: Final = 16  # between two attempts at a checkpoint that finds no room
 
 
 def _check_room(disk: Disk, segment_bytes: int) -> None:
@@ -145,25 +133,27 @@ class FileStorage:
         self._read_executor = ThreadPoolExecutor(
             READ_THREADS_MAX, "headrace-disk", initializer=wait_briefly_for_descriptors
         )
-        # On a thread of its own: snapshots that are slow to write must not keep the journal full.
-        self._checkpoint_executor = ThreadPoolExecutor(1, "headrace-checkpoint")
         self._logs: dict[int, FileLog] = {}
         self._unrecovered: dict[int, Unrecovered] = {}
         self._documents: dict[str, bytes] = {}
         self.last_id = 0
-        self._checkpointer: Checkpointer | None = None
-        self._checkpointing = False
-        self._carried = 0  # full segments that the checkpoint takes
-        self._streams_carried: int | None = None  # by the last checkpoint
-        self._checkpoints_are_sound = True
         self._is_closed = False
         self._pinned_bytes = 0
         self._unchecked_bytes = 0
         self._segment_bytes = segment_bytes
-        self._disk_refusal: HeadraceError | None = None
-        self._is_starved = False  # the last checkpoint met a disk without room
-        self._checkpoint_in = 0  # ticks until the next one is tried
-        self._retry_delay = 1
+        self.disk_refusal: HeadraceError | None = None
+        self._checkpoints = CheckpointScheduler(
+            self,
+            loop,
+            disk,
+            limits,
+            self._catalog,
+            self._journal,
+            self._committer,
+            self._ballast,
+            sync=sync,
+            segment_bytes=segment_bytes,
+        )
 
     def _prepare(self) -> None:
         """Before anything is written.
@@ -326,17 +316,29 @@ class FileStorage:
         postponed = self._committer.postponed
         if postponed is not None:
             return refusal_of(postponed.reason)
-        return self._disk_refusal if isinstance(self._disk_refusal, StorageReadOnly) else None
+        return self.disk_refusal if isinstance(self.disk_refusal, StorageReadOnly) else None
 
     @property
     def refusal(self) -> HeadraceError | None:
         if self._committer.is_failed or self._committer.postponed is not None:
             return self.removal_refusal
-        if self._disk_refusal is None and self._is_starved:
-            return InsufficientStorage(0, self._segment_bytes)
-        if self._disk_refusal is None and self._pinned_bytes > PINNED_BYTES_MAX:
-            return Overloaded("bytes not yet in stream files", PINNED_BYTES_MAX)
-        return self._disk_refusal
+        return self.disk_refusal or self._checkpoints.refusal
+
+    @property
+    def stream_count(self) -> int:
+        return len(self._logs)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether preparation and recovery have written all that comes before new changes."""
+        return self._is_prepared and self._journal.is_recovered
+
+    def note_flushed(self, stream_id: int, end_bytes: int, sizes: Sizes) -> None:
+        """A checkpoint has a stream's bytes up to `end_bytes` in files: free their memory."""
+        log = self._logs.get(stream_id)
+        if log is not None:
+            self._pinned_bytes -= end_bytes - log.flushed_bytes
+            log.flush(end_bytes, sizes)
 
     def commits(self) -> Commits:
         return self._committer.commits
@@ -344,40 +346,27 @@ class FileStorage:
     def tick(self) -> None:
         self._check_space()
         self._committer.retry()
-        if isinstance(self._disk_refusal, InsufficientStorage):
-            # What deletes give back, a checkpoint brings. One that found no room is tried first.
-            if not self._is_starved:
+        if isinstance(self.disk_refusal, InsufficientStorage):
+            # A checkpoint frees what was deleted. One that found no room is tried first.
+            if not self._checkpoints.is_out_of_space:
                 self._committer.run(self._journal.rotate)
         elif self._committer.is_idle:
             self._committer.run(self._journal.prove_durable)
-            if not self._ballast.is_held and not self._checkpointing and self._is_prepared:
-                self._fill_ballast()
-        self._checkpoint_in = max(0, self._checkpoint_in - 1)
-        self._maybe_checkpoint()
-
-    def _fill_ballast(self) -> None:
-        future = self._loop.run_in_executor(self._checkpoint_executor, self._ballast.fill)
-        future.add_done_callback(self._ballast_filled)
-
-    def _ballast_filled(self, finished: asyncio.Future[None]) -> None:
-        error = finished.exception()
-        if error is not None:
-            logger.warning("the reserve for a full disk could not be written: %s", error)
+            if self._is_prepared:
+                self._checkpoints.fill_ballast()
+        self._checkpoints.tick()
 
     def close(self) -> None:
         """With everything in stream files and catalog, so that a start has nothing to replay."""
         self._is_closed = True
         self._committer.close()
         self._read_executor.shutdown()
-        self._checkpoint_executor.shutdown()
-        is_writable = self._is_prepared and self._journal.is_recovered
-        if not self._committer.is_poisoned and self._checkpoints_are_sound and is_writable:
+        self._checkpoints.close()
+        if not self._committer.is_poisoned and self.is_writable:
             try:
-                self._journal.finish()
-                self._journal.rotate()
-                self._journal.recycle(self._checkpoint()[0])
+                self._checkpoints.run_last()
             except (OSError, Postponed) as error:
-                # Nothing is lost: the journal has it.
+                # Nothing is lost: the journal holds it, and the next start replays it.
                 logger.warning("the checkpoint at shutdown failed: %s", error)
         self._journal.close()
         self._disk.close()
@@ -419,7 +408,7 @@ class FileStorage:
 
     def _check_space(self) -> None:
         self._unchecked_bytes = 0
-        self._disk_refusal = self._disk.refusal(self._pinned_bytes + self._segment_bytes)
+        self.disk_refusal = self._disk.refusal(self._pinned_bytes + self._segment_bytes)
 
     def _write(self, batch: list[EncodedFrame]) -> None:
         """On the journal's thread, which gets frames encoded: it is to hold up no other."""
@@ -466,116 +455,9 @@ class FileStorage:
                 number = part.next_block
                 # A checkpoint may have given back meanwhile what nobody needs: that is no damage,
                 # and what is will still be there at the next pass.
-                if part.damage and not self._checkpointing and self._catalog.current is before:
+                if (
+                    part.damage
+                    and not self._checkpoints.is_running
+                    and self._catalog.current is before
+                ):
                     yield partial(CheckResult, 0, part.damage, log.state.name)
-
-    # -- checkpoints -----------------------------------------------------------------------
-
-    def _maybe_checkpoint(self) -> None:
-        """A full segment is carried over in the background, one checkpoint at a time."""
-        if self._checkpointing or not self._journal.sealed or self._may_gather():
-            return
-        if self._checkpoint_in or not self._journal.is_recovered or not self._is_prepared:
-            return
-        self._checkpointing = True
-        future = self._loop.run_in_executor(self._checkpoint_executor, self._checkpoint)
-        future.add_done_callback(self._checkpointed)
-
-    def _may_gather(self) -> bool:
-        """Whether more is to be carried over at a time, and there is room for it to wait."""
-        streams = self._streams_carried
-        return (
-            (len(self._logs) if streams is None else streams) > SPARSE_STREAMS
-            and len(self._journal.sealed) < SPARSE_SEGMENTS
-            and self._pinned_bytes < PINNED_BYTES_MAX // 2
-            and self._disk_refusal is None
-        )
-
-    def _checkpoint(self) -> tuple[int, Flushed]:
-        """On a worker: full segments into stream files and catalog."""
-        # A sync that failed must not be tried again: it would succeed and mean nothing.
-        self._checkpoints_are_sound = False
-        try:
-            return self._carry_over()
-        except OSError as error:
-            self._checkpoints_are_sound = is_transient_disk_error(error)
-            if not self._checkpoints_are_sound or not self._ballast.release():
-                raise
-        # Of what little is left, it may give more back.
-        return self._checkpoint()
-
-    def _carry_over(self) -> tuple[int, Flushed]:
-        if self._checkpointer is None:
-            self._checkpointer = Checkpointer(
-                self._disk, self._catalog, self._limits, Throttle(self._is_urgent), sync=self._sync
-            )
-            self._checkpointer.set_aside = frozenset(self._unrecovered)
-        segments = list(self._journal.sealed)
-        self._carried = len(segments)
-        flushed = self._checkpointer.run(
-            (body for segment in segments for body in self._journal.scan_segment(segment)),
-            self.last_id,
-        )
-        self._checkpoints_are_sound = True
-        return self._catalog.current.applied_lsn, flushed
-
-    def _is_urgent(self) -> bool:
-        """Whether as much waits as the checkpoint carries, or somebody for its end."""
-        is_behind = len(self._journal.sealed) >= 2 * self._carried
-        is_filling = self._pinned_bytes > PINNED_BYTES_MAX * 3 // 4
-        return is_behind or is_filling or self._is_closed or self.refusal is not None
-
-    def _checkpointed(self, finished: asyncio.Future[tuple[int, Flushed]]) -> None:
-        error = finished.exception()
-        if is_transient_disk_error(error):
-            self._put_off_checkpoint(error)
-            return
-        if error is not None:
-            self._committer.fail(error)
-            return
-        self._is_starved, self._retry_delay = False, 1
-        applied_lsn, flushed = finished.result()
-        self._streams_carried = len(flushed)
-        self._note_flushed(iter(flushed.items()), applied_lsn)
-
-    def _put_off_checkpoint(self, reason: BaseException | None) -> None:
-        """Nothing is lost: the journal has it, and what was half written counts for nothing."""
-        if not self._is_starved:
-            logger.warning("the disk is full; the checkpoint will be retried: %s", reason)
-        self._checkpointing = False
-        self._is_starved = True
-        self._checkpoint_in = self._retry_delay
-        self._retry_delay = min(2 * self._retry_delay, RETRY_TICKS_MAX)
-        # Segments that are kept to be used again are room, too.
-        self._committer.run(self._drop_free_segments)
-
-    def _drop_free_segments(self) -> None:
-        with suppress_transient():
-            self._journal.remove_free_segments()
-
-    def _note_flushed(
-        self, flushed: Iterator[tuple[int, tuple[int, Sizes]]], applied_lsn: int
-    ) -> None:
-        """Some streams at a time: very many would hold everybody up."""
-        if self._is_closed:
-            return  # what was applied, the checkpoint at the end has released
-        left = FLUSHED_PER_TURN
-        for stream_id, (end_bytes, sizes) in flushed:
-            log = self._logs.get(stream_id)
-            if log is not None:
-                self._pinned_bytes -= end_bytes - log.flushed_bytes
-                log.flush(end_bytes, sizes)
-            left -= 1
-            if not left:
-                self._loop.call_soon(self._note_flushed, flushed, applied_lsn)
-                return
-        self._committer.run(lambda: self._recycle(applied_lsn), self._recycled)
-
-    def _recycle(self, applied_lsn: int) -> None:
-        """Segments that stay for want of room are released with the next checkpoint."""
-        with suppress_transient():
-            self._journal.recycle(applied_lsn)
-
-    def _recycled(self) -> None:
-        """Not before: the next checkpoint must not read segments that are being released."""
-        self._checkpointing = False

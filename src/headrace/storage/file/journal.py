@@ -130,7 +130,8 @@ class Journal:
         self.next_lsn = 1
         self.durable_lsn = 0
         self._proven_lsn = 0
-        self.sealed: list[Segment] = []
+        self.sealed: tuple[Segment, ...] = ()
+        """Full segments, oldest first; replaced as a whole, so that any thread may read it."""
         self._unsynced_segments: list[int] = []
         self._unproven: list[_Unproven] = []
         self._next_segment: tuple[int, int] | None = None  # generation and size, not yet written to
@@ -221,7 +222,8 @@ class Journal:
         current, self._current = self._current, None
         if current is not None:
             current.file.close()
-            self.sealed.append(Segment(current.generation, current.first_lsn, self.next_lsn))
+            segment = Segment(current.generation, current.first_lsn, self.next_lsn)
+            self.sealed = (*self.sealed, segment)
 
     def _take(self, name: str, size: int) -> None:
         """Give a free segment, or a new one, the name under which it is used."""
@@ -273,7 +275,7 @@ class Journal:
                 self._disk.remove(segment.name)
             else:
                 self._disk.rename(segment.name, _free_name(segment.generation))
-            self.sealed.remove(segment)
+            self.sealed = tuple(one for one in self.sealed if one != segment)
         self._disk.sync_directory(DIRECTORY)
 
     def _read_last(self) -> LastSegment:
@@ -398,7 +400,7 @@ class Journal:
                 position += header.size
             self._expected = max(self._expected, lsn)
             self._require_torn_write(file, generation, position)
-            self.sealed.append(Segment(generation, begun.first_lsn, lsn))
+            self.sealed = (*self.sealed, Segment(generation, begun.first_lsn, lsn))
         finally:
             file.close()
 
