@@ -20,9 +20,8 @@ from headrace.errors import HeadraceError, StreamSetAside
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.snapshots import Publish
-from headrace.protocol.stream import apply_append
 from headrace.storage.acid import lmdb_shard
-from headrace.storage.file import checkpoint, file_storage
+from headrace.storage.file import checkpoint, file_storage, replay
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import metric
 from headrace.testing.virtual_clock import VirtualClock
@@ -279,10 +278,10 @@ def test_a_change_that_cannot_be_replayed_sets_its_stream_aside_and_is_kept(
     first.engine.close()
     change = checkpoint.Checkpointer._change
 
-    def failing(state: Any, *args: Any) -> None:
+    def failing(state: Any, *args: Any) -> Any:
         if state.name == "/bucket/bad":
             raise Defect
-        apply_append(state, *args)
+        return replay.apply(state, *args)
 
     def failing_change(self: Any, stream_id: int, *args: Any) -> Any:
         if stream_id == bad_id and not is_applied:
@@ -290,7 +289,7 @@ def test_a_change_that_cannot_be_replayed_sets_its_stream_aside_and_is_kept(
         return change(self, stream_id, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(file_storage, "apply_append", failing)
+        patched.setattr(file_storage, "apply", failing)
         patched.setattr(checkpoint.Checkpointer, "_change", failing_change)
         second = Life(mode, copied, loop)
         with pytest.raises(StreamSetAside):

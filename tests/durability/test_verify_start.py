@@ -115,7 +115,7 @@ def test_an_id_that_two_streams_have_is_found_by_the_command(tmp_path: Path) -> 
     found = run_verify(directory)
     assert found.returncode == 1, found.stdout
     assert "Traceback" not in found.stdout + found.stderr
-    assert "created twice" in found.stdout
+    assert "is created twice" in found.stdout
     assert found.stdout.splitlines()[-1].endswith(" 1 damaged")
 
 

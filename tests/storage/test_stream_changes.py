@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.limits import Limits
-from headrace.protocol.stream import StreamConfig, StreamState, apply_append
+from headrace.protocol.stream import StreamConfig, StreamState
 from headrace.storage.file.catalog_entries import entry_of
 from headrace.storage.file.frames import (
     AdoptFrame,
@@ -14,8 +14,8 @@ from headrace.storage.file.frames import (
     ReclaimFrame,
     RemoveFrame,
     TrimFrame,
-    apply_frame,
 )
+from headrace.storage.file.replay import apply
 from headrace.storage.file.stream_changes import StreamChanges
 from headrace.storage.file.stream_files import NO_FILES
 from headrace.storage.records import HeadRecord
@@ -53,18 +53,12 @@ def test_the_record_is_that_of_the_stream(steps: list[object]) -> None:
             frame = AppendFrame(
                 ID, number, (*state.tail,), sizes, joined, closes, stream_seq, producer
             )
-            apply_append(state, frame.change(), number, LIMITS)
+            apply(state, frame, LIMITS)
             data, lengths = data + joined, [*lengths, *sizes]
             stream.apply(frame)
-        elif isinstance(step, RemoveFrame):
-            state.deleted = True
-            stream.apply(step)
-        elif isinstance(step, AdoptFrame):
-            step.restore(state)
-            stream.apply(step)
         else:
-            assert isinstance(step, TrimFrame | ReclaimFrame)
-            apply_frame(state, step)
+            assert isinstance(step, RemoveFrame | AdoptFrame | TrimFrame | ReclaimFrame)
+            apply(state, step, LIMITS)
             stream.apply(step)
     run = stream.take_run()
     assert stream.entry == entry_of(state, NO_FILES)

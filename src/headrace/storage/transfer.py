@@ -16,7 +16,7 @@ from typing import Final
 from headrace.errors import HeadraceError, Overloaded, StoredBytesDamaged, StreamSetAside
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
-from headrace.protocol.stream import Appended, StreamState, apply_append
+from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.acid.acid_storage import AcidStorage, shard_count_of
 from headrace.storage.base import (
     Adopted,
@@ -42,6 +42,7 @@ from headrace.storage.file.frames import (
     documents_frame,
     frame_of,
 )
+from headrace.storage.file.replay import OutOfOrder, apply
 from headrace.storage.records import new_state
 from headrace.storage.tiered_log import own_start
 
@@ -202,7 +203,7 @@ class _Importer:
                 raise ExportUnusable(
                     self._source, f"{state.name!r} ends at {state.tail}, not where it says"
                 )
-            frame.restore(state)
+            apply(state, frame, self._limits)
             self._storage.commit(log, Adopted(state), None)
         else:
             raise ExportUnusable(self._source, "it holds what no export does")
@@ -215,6 +216,7 @@ class _Importer:
         return found
 
     def _create(self, frame: CreateFrame) -> None:
+        # Without the snapshot that a fork inherits: what is adopted in the end has the right one.
         state = new_state(frame.stream_id, frame.stream)
         change = frame.initial.change()
         state.tail = change.start
@@ -223,15 +225,18 @@ class _Importer:
         log = self._storage.new_log(state, source)
         self._streams[state.id] = state, log
         self._touched.add(state.id)
-        apply_append(state, change, frame.initial.now_ms, self._limits)
+        apply(state, frame.initial, self._limits)
         self._storage.commit(log, Created(state, change), None)
 
     def _append(self, frame: AppendFrame) -> None:
         state, log = self._find(frame.stream_id)
-        change = frame.change()
-        if change.start != state.tail:
-            raise ExportUnusable(self._source, f"bytes of {state.name!r} are missing")
-        apply_append(state, change, frame.now_ms, self._limits)
+        try:
+            change = apply(state, frame, self._limits)
+        except OutOfOrder as gap:
+            raise ExportUnusable(
+                self._source, f"bytes of {state.name!r} are missing: {gap}"
+            ) from None
+        assert change is not None, "an append adds something"
         self._storage.commit(log, change, None)
         self.unsettled_bytes += len(change.data)
         self.data_bytes += len(change.data)

@@ -20,8 +20,9 @@ from headrace.storage.file import atomic_file, pack_format, stream_files
 from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.catalog_entries import CatalogEntry, DocumentEntry, entry_of, note_sizes
 from headrace.storage.file.frame_index import FrameIndex
-from headrace.storage.file.frames import CreateFrame, created_state, encode_frame
+from headrace.storage.file.frames import BlobFrame, CreateFrame, DocumentsFrame, encode_frame
 from headrace.storage.file.pack_allocator import MessageRun, PackAllocator
+from headrace.storage.file.replay import created_state
 from headrace.storage.file.stream_changes import StreamChanges
 from headrace.storage.file.stream_files import (
     NO_FILES,
@@ -152,6 +153,7 @@ class Checkpointer:
                 stream = self._created(frame, stream)
             else:
                 assert stream is not None, "a stream begins with its creation"
+                assert not isinstance(frame, DocumentsFrame | BlobFrame), "these have no stream"
                 stream.apply(frame)
         assert stream is not None, "a stream that is listed has frames or a record"
         return stream

@@ -20,11 +20,10 @@ from headrace.errors import (
     InsufficientStorage,
     StorageFailed,
     StorageReadOnly,
-    StoredBytesDamaged,
+    StoredBytesUnreadable,
 )
 from headrace.limits import Limits
-from headrace.protocol.offsets import Position
-from headrace.protocol.stream import Appended, StreamState, apply_append
+from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.ballast import Ballast
 from headrace.storage.base import (
     Change,
@@ -58,22 +57,20 @@ from headrace.storage.file.catalog_entries import sizes_of, state_of
 from headrace.storage.file.checkpoint_scheduler import CheckpointScheduler
 from headrace.storage.file.file_log import FileLog, PartCheck
 from headrace.storage.file.frames import (
-    AdoptFrame,
-    AppendFrame,
     BlobFrame,
     CreateFrame,
     DocumentsFrame,
     EncodedFrame,
     Frame,
     RemoveFrame,
-    apply_frame,
-    created_state,
+    StreamFrame,
     documents_frame,
     encode_change,
     encode_frame,
 )
 from headrace.storage.file.journal import DIRECTORY as JOURNAL
 from headrace.storage.file.journal import SEGMENT_BYTES, Journal
+from headrace.storage.file.replay import OutOfOrder, apply, created_state
 from headrace.storage.file.stream_files import NO_FILES, Sizes
 from headrace.storage.records import StreamRecord
 from headrace.storage.worker_thread import WorkerFactory, WorkerThread
@@ -258,42 +255,41 @@ class FileStorage:
     def _replay(self, frame: Frame) -> None:
         if isinstance(frame, CreateFrame):
             if frame.stream_id in self._logs:
-                raise StoredBytesDamaged(JOURNAL, f"stream {frame.stream_id:016x}, created twice")
+                reason = f"stream {frame.stream_id:016x} is created twice"
+                raise StoredBytesUnreadable(JOURNAL, reason)
             self.reserve_ids(frame.stream_id)
             state = created_state(frame)
-            state.tail = Position(*frame.initial.start)
             self._logs[state.id] = self._new_log(state)
-            self._replay(frame.initial)
-        elif isinstance(frame, AppendFrame):
-            log = self._log(frame.stream_id)
-            change = frame.change()
-            if change.start != log.state.tail:
-                place = f"stream {frame.stream_id:016x}, which ends before what is added"
-                raise StoredBytesDamaged(JOURNAL, place)
-            apply_append(log.state, change, frame.now_ms, self._limits)
-            log.tail.append(change)
-            self._pinned_bytes += len(change.data)
-        elif isinstance(frame, RemoveFrame):
-            log = self._log(frame.stream_id)
-            log.state.deleted = True
-            if frame.whole:
-                self._forget(log)
+            self._apply(frame.initial)
         elif isinstance(frame, DocumentsFrame):
             apply_documents(self._documents, frame.documents)
-        elif isinstance(frame, AdoptFrame):
-            frame.restore(self._log(frame.stream_id).state)
         else:
             assert not isinstance(frame, BlobFrame), "blobs stand in exports only"
-            log = self._log(frame.stream_id)
-            apply_frame(log.state, frame)
-            log.reclaim(log.state.retained_from)
-            if log.state.snapshot is not None:
-                self.reserve_ids(log.state.snapshot.blob_id)
+            self._apply(frame)
 
-    def _log(self, stream_id: int, place: str = JOURNAL) -> FileLog:
+    def _apply(self, frame: StreamFrame) -> None:
+        log = self._log(frame.stream_id)
+        state = log.state
+        try:
+            appended = apply(state, frame, self._limits)
+        except OutOfOrder as gap:
+            reason = f"frames of stream {frame.stream_id:016x} are missing: {gap}"
+            raise StoredBytesUnreadable(JOURNAL, reason) from None
+        if appended is not None:
+            log.tail.append(appended)
+            self._pinned_bytes += len(appended.data)
+            return
+        log.reclaim(state.retained_from)
+        if state.snapshot is not None:
+            self.reserve_ids(state.snapshot.blob_id)
+        if isinstance(frame, RemoveFrame) and frame.whole:
+            self._forget(log)
+
+    def _log(self, stream_id: int) -> FileLog:
         log = self._logs.get(stream_id)
         if log is None:
-            raise StoredBytesDamaged(place, f"stream {stream_id:016x}, which is not there")
+            reason = f"a frame belongs to stream {stream_id:016x}, which does not exist"
+            raise StoredBytesUnreadable(JOURNAL, reason)
         return log
 
     def _forget(self, log: FileLog) -> None:

@@ -16,7 +16,6 @@ import msgspec
 
 from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
-from headrace.protocol.snapshots import apply_publish
 from headrace.protocol.stream import Appended, StreamState
 from headrace.storage.base import (
     Adopted,
@@ -34,11 +33,9 @@ from headrace.storage.records import (
     SnapshotRecord,
     StreamRecord,
     head_of,
-    new_state,
     producer_records,
     restore_head,
     restore_producers,
-    snapshot_of,
     snapshot_record,
     stream_record,
 )
@@ -129,10 +126,9 @@ class Owner(msgspec.Struct, array_like=True, gc=False):
     stream_id: int
 
 
-StateFrame = TrimFrame | PublishFrame | ReclaimFrame
-Frame = (
-    AppendFrame | CreateFrame | RemoveFrame | DocumentsFrame | AdoptFrame | BlobFrame | StateFrame
-)
+StreamFrame = AppendFrame | RemoveFrame | AdoptFrame | TrimFrame | PublishFrame | ReclaimFrame
+"""A change of a stream that exists."""
+Frame = StreamFrame | CreateFrame | DocumentsFrame | BlobFrame
 EncodedFrame = bytes | tuple[bytes, bytes, bytes]
 """A frame as it stands in a batch; a large one in pieces, of which the second is its data."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -158,26 +154,6 @@ def frame_of(state: StreamState, change: Change) -> Frame:
     if isinstance(change, Adopted):
         return AdoptFrame(state.id, head_of(state), producer_records(state))
     return RemoveFrame(state.id, change.whole)
-
-
-def created_state(frame: CreateFrame) -> StreamState:
-    """A stream as it was when it was created, before its first content."""
-    state = new_state(frame.stream_id, frame.stream)
-    inherited = snapshot_of(frame.snapshot)
-    if inherited is not None:
-        apply_publish(state, inherited)
-    return state
-
-
-def apply_frame(state: StreamState, frame: StateFrame) -> None:
-    if isinstance(frame, TrimFrame):
-        state.floor = Position(*frame.floor)
-    elif isinstance(frame, ReclaimFrame):
-        state.retained_from = Position(*frame.retained_from)
-    else:
-        snapshot = snapshot_of(frame.snapshot)
-        assert snapshot is not None, "a frame that publishes has a snapshot"
-        apply_publish(state, snapshot)
 
 
 def documents_frame(documents: Documents) -> DocumentsFrame:

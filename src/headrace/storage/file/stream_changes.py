@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from headrace.limits import Limits
 from headrace.protocol.offsets import Position
-from headrace.protocol.stream import StreamState, apply_append
+from headrace.protocol.stream import StreamState
 from headrace.storage.file.catalog_entries import CatalogEntry, entry_of, sizes_of, state_of
-from headrace.storage.file.frames import (
-    AdoptFrame,
-    AppendFrame,
-    Frame,
-    RemoveFrame,
-    StateFrame,
-    apply_frame,
-)
+from headrace.storage.file.frames import AppendFrame, RemoveFrame, StreamFrame
 from headrace.storage.file.pack_allocator import MessageRun
+from headrace.storage.file.replay import apply
 from headrace.storage.records import head_after_appends
 
 
@@ -43,7 +37,7 @@ class StreamChanges:
         self._stream_seq: bytes | None = None
         self._closes = False
 
-    def apply(self, frame: Frame) -> None:
+    def apply(self, frame: StreamFrame) -> None:
         if isinstance(frame, AppendFrame):
             self._add(frame)
             if frame.producer is None and self._state is None:
@@ -51,16 +45,10 @@ class StreamChanges:
                 if frame.stream_seq is not None:
                     self._stream_seq = frame.stream_seq
                 self._closes = self._closes or frame.closes
-            else:
-                apply_append(self._restored(), frame.change(), frame.now_ms, self._limits)
+                return
         elif isinstance(frame, RemoveFrame):
-            self._restored().deleted = True
             self.is_gone = frame.whole
-        elif isinstance(frame, AdoptFrame):
-            frame.restore(self._restored())
-        else:
-            assert isinstance(frame, StateFrame), "other frames change no stream that exists"
-            apply_frame(self._restored(), frame)
+        apply(self._restored(), frame, self._limits)
 
     def _add(self, frame: AppendFrame) -> None:
         if frame.data:

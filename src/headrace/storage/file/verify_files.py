@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from headrace.errors import HeadraceError
-from headrace.protocol.stream import Snapshot, StreamState
+from headrace.limits import Limits
+from headrace.protocol.stream import StreamState
 from headrace.storage.disk import Disk
 from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.catalog_entries import CatalogEntry, sizes_of, state_of
 from headrace.storage.file.frames import (
     AppendFrame,
+    BlobFrame,
     CreateFrame,
+    DocumentsFrame,
     Frame,
-    PublishFrame,
     RemoveFrame,
 )
 from headrace.storage.file.journal import Journal
+from headrace.storage.file.replay import OutOfOrder, apply, created_state
 from headrace.storage.file.stream_files import Sizes, StreamReader
-from headrace.storage.records import snapshot_of
 from headrace.storage.tiered_log import own_start
 from headrace.storage.verify_report import (
     Report,
@@ -28,22 +31,21 @@ from headrace.storage.verify_report import (
     unreadable_file,
 )
 
+LIMITS = Limits()
+
 
 def verify_files(disk: Disk) -> Report:
     """The catalog, every block of every stream, and the journal that is not in them yet."""
     findings: list[str] = []
     entries: list[CatalogEntry] = []
-    streams: set[int] = set()
+    states: dict[int, StreamState] = {}
     data_bytes = 0
-    snapshots: dict[int, Snapshot | None] = {}
     try:
         catalog = Catalog(disk)
         entries = list(catalog.load().streams.values())
-        streams = {entry.id for entry in entries}
-        snapshots = {entry.id: live_snapshot(state_of(entry)) for entry in entries}
+        states = {entry.id: state_of(entry) for entry in entries}
         for _, frame in Journal(disk).scan(catalog.current.applied_lsn):
-            data_bytes += _count(frame, streams)
-            _note_snapshot(frame, snapshots)
+            data_bytes += _replay(frame, states)
     except HeadraceError as damage:
         findings.append(damage.detail)
     except OSError as error:
@@ -53,27 +55,28 @@ def verify_files(disk: Disk) -> Report:
         findings += _check_stream(disk, state, sizes_of(entry))
         data_bytes += state.tail.bytes - max(own_start(state).bytes, state.retained_from.bytes)
     try:
-        findings += check_snapshots(disk, snapshots.values())
+        findings += check_snapshots(disk, map(live_snapshot, states.values()))
     except OSError as error:
         findings.append(unreadable_file(error))
-    return Report(findings, len(streams), data_bytes)
+    return Report(findings, len(states), data_bytes)
 
 
-def _note_snapshot(frame: Frame, snapshots: dict[int, Snapshot | None]) -> None:
-    """Which snapshot a stream has after `frame`."""
-    if isinstance(frame, CreateFrame | PublishFrame):
-        snapshots[frame.stream_id] = snapshot_of(frame.snapshot)
-    elif isinstance(frame, RemoveFrame):
-        snapshots.pop(frame.stream_id, None)
+def _replay(frame: Frame, states: dict[int, StreamState]) -> int:
+    """Apply a frame to the streams there are; the data bytes it adds.
 
-
-def _count(frame: Frame, streams: set[int]) -> int:
-    """Which streams there are after `frame`; the data bytes it adds."""
+    Frames of a stream that is set aside may make no sense: the check of the start reports those.
+    """
+    if isinstance(frame, DocumentsFrame | BlobFrame):
+        return 0
     if isinstance(frame, CreateFrame):
-        streams.add(frame.stream_id)
-        return len(frame.initial.data)
+        states[frame.stream_id] = created_state(frame)
+        frame = frame.initial
+    state = states.get(frame.stream_id)
+    if state is not None:
+        with suppress(OutOfOrder):
+            apply(state, frame, LIMITS)
     if isinstance(frame, RemoveFrame) and frame.whole:
-        streams.discard(frame.stream_id)
+        states.pop(frame.stream_id, None)
     return len(frame.data) if isinstance(frame, AppendFrame) else 0
 
 
