@@ -22,6 +22,12 @@ def shapes(
     allow_shape_deletion: Annotated[
         bool, typer.Option("--allow-shape-deletion", help="Answer DELETE /v1/shape.")
     ] = False,
+    max_shapes: Annotated[
+        int,
+        typer.Option(
+            "--max-shapes", min=1, help="Shapes kept; then the least recently used one goes."
+        ),
+    ] = 1000,
     names: AllowedHostsOption = "auto",
     cors_origins: Annotated[
         str,
@@ -46,7 +52,7 @@ def shapes(
 
     log_plainly()
     visitors = Visitors(host_rules(host, names), _origins(cors_origins))
-    service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix)
+    service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix, shapes_max=max_shapes)
     serve(service, allow_deletion=allow_shape_deletion, host=host, port=port, visitors=visitors)
 
 

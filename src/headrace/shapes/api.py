@@ -45,6 +45,7 @@ SSE_SECS = 60.0
 KEEP_ALIVE_SECS = 20.0
 MAKE_SECS = 60.0
 RETRY_AFTER_SECS = 5
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 EXPOSED = (
     "electric-cursor",
     "electric-handle",
@@ -149,6 +150,7 @@ class ShapeApi:
         routes = [
             Route("/v1/shape", self.get, methods=["GET"]),
             Route("/v1/shape", self.delete, methods=["DELETE"]),
+            Route("/v1/shape", self.options, methods=["OPTIONS"]),
             Route("/v1/health", self.health, methods=["GET"]),
         ]
         return Starlette(routes=routes, middleware=self._middleware(), lifespan=lifespan)
@@ -160,7 +162,7 @@ class ShapeApi:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=list(self._visitors.origins),
-            allow_methods=["GET", "HEAD", "DELETE", "OPTIONS"],
+            allow_methods=METHODS,
             allow_headers=["*"],
             expose_headers=list(EXPOSED),
         )
@@ -171,26 +173,32 @@ class ShapeApi:
             return JSONResponse({"status": "failed"}, status_code=503)
         return JSONResponse({"status": "active"}, headers={"cache-control": "no-store"})
 
+    async def options(self, request: Request) -> Response:
+        return Response(status_code=204, headers={"allow": ", ".join(METHODS)})
+
     async def delete(self, request: Request) -> Response:
         if not self._allow_deletion:
             return _problem(405, "Deleting shapes is switched off here.")
-        handle = request.query_params.get("handle", "")
-        shape = self._shapes.by_handle(handle)
+        handle = request.query_params.get("handle")
+        try:
+            if handle is not None:
+                shape = self._shapes.by_handle(handle)
+            else:
+                shape = self._shapes.by_definition(Definition.parse(request.query_params))
+        except BadRequest as error:
+            return _invalid(error)
         if shape is None:
-            return _problem(404, "There is no shape with this handle.")
+            return _problem(404, "There is no shape with this handle or definition.")
         await asyncio.to_thread(self._shapes.drop, shape)
         return Response(status_code=202)
 
     async def get(self, request: Request) -> Response:
         try:
             asked = Asked(request.query_params)
-            # Shielded: a shape that is being made goes on being made, under its lock.
-            making = asyncio.shield(self._shapes.get(asked.definition))
-            shape = await asyncio.wait_for(making, MAKE_SECS)
+            shape = await asyncio.wait_for(self._shapes.get(asked.definition), MAKE_SECS)
             return await self._answered(request, asked, shape)
         except BadRequest as error:
-            body = {"message": "Invalid request", "errors": error.errors}
-            return JSONResponse(body, status_code=400, headers={"cache-control": "no-store"})
+            return _invalid(error)
         except psycopg.errors.LockNotAvailable:
             return _unavailable("The table is locked by a long transaction; try again.")
         except (psycopg.Error, TooManyShapes, TableChanged, TimeoutError, httpx.HTTPError) as error:
@@ -208,13 +216,6 @@ class ShapeApi:
 
     async def _answer(self, request: Request, asked: Asked, shape: Shape) -> Response:
         if asked.handle is not None and asked.handle != shape.handle:
-            if self._shapes.by_handle(asked.handle) is not None:
-                return _problem(
-                    400,
-                    "The specified shape definition and handle do not match. Please ensure the "
-                    "shape definition is correct or omit the shape handle from the request to "
-                    "obtain a new one.",
-                )
             return _refetch(shape)
         if self._held.is_exceeded:
             return _unavailable("Too much waits for clients that do not take it; try again.")
@@ -239,10 +240,13 @@ class ShapeApi:
         news = shape.news
         if shape.log.last > start or shape.is_dropped or self._shapes.is_draining:
             return True
+        shape.readers += 1
         try:
             await asyncio.wait_for(news.wait(), secs)
         except TimeoutError:
             return False
+        finally:
+            shape.readers -= 1
         return True
 
     def _chunk(
@@ -343,6 +347,11 @@ def _refetch(shape: Shape | None) -> Response:
 def _problem(status: int, message: str) -> Response:
     headers = {"cache-control": "no-store"}
     return JSONResponse({"message": message}, status_code=status, headers=headers)
+
+
+def _invalid(error: BadRequest) -> Response:
+    body = {"message": "Invalid request", "errors": error.errors}
+    return JSONResponse(body, status_code=400, headers={"cache-control": "no-store"})
 
 
 def _unavailable(message: str) -> Response:

@@ -57,13 +57,24 @@ class Shape:
     waiting_bytes: int = 0
     numbering: Numbering = field(default_factory=Numbering)
     is_dropped: bool = False
+    used_at: float = field(default_factory=time.monotonic)
+    readers: int = 0  # who wait for news; they count as long as they do
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Shapes:
     """Everything about shapes that is not HTTP."""
 
-    def __init__(self, postgres_url: str, server_url: str, *, slot: str, prefix: str) -> None:
+    def __init__(
+        self,
+        postgres_url: str,
+        server_url: str,
+        *,
+        slot: str,
+        prefix: str,
+        shapes_max: int = SHAPES_MAX,
+    ) -> None:
+        self._shapes_max = shapes_max
         self._url = postgres_url
         # A transaction is appended sooner or later: only a refusal ends a shape.
         self._client = Client(server_url, retry=Retry(retries_max=None, delay_max_ms=2000))
@@ -72,7 +83,7 @@ class Shapes:
         self._registry = self._client.stream(f"{prefix}/registry")
         self._feed = Feed(postgres_url, slot)
         self._by_key: dict[str, Shape] = {}
-        self._making: dict[str, asyncio.Lock] = {}
+        self._making: dict[str, asyncio.Task[Shape]] = {}
         self._lock = threading.Lock()  # over the set of shapes and what each of them waits for
         self._room = threading.Condition(self._lock)  # there is some for what waits
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -154,19 +165,33 @@ class Shapes:
     # --- asking for a shape ---
 
     async def get(self, definition: Definition) -> Shape:
-        """The shape of a definition, made if there is none."""
-        async with self._making.setdefault(definition.key, asyncio.Lock()):
-            shape = self._by_key.get(definition.key)
-            if shape is None:
-                shape = await asyncio.to_thread(self._make, definition)
-            return shape
+        """The shape of a definition, made if there is none.
+
+        It goes on being made, for all who ask for it, when one of them gives up.
+        """
+        key = definition.key
+        shape = self._by_key.get(key)
+        if key in self._making or shape is None:
+            if key not in self._making:
+                making = asyncio.create_task(asyncio.to_thread(self._make, definition))
+                self._making[key] = making
+                making.add_done_callback(partial(self._made, key))
+            shape = await asyncio.shield(self._making[key])
+        shape.used_at = time.monotonic()
+        return shape
+
+    def _made(self, key: str, making: asyncio.Task[Shape]) -> None:
+        self._making.pop(key)
+        if not making.cancelled():
+            making.exception()  # taken, should nobody wait for it any more
+
+    def by_definition(self, definition: Definition) -> Shape | None:
+        return self._by_key.get(definition.key)
 
     def by_handle(self, handle: str) -> Shape | None:
         return next((s for s in list(self._by_key.values()) if s.handle == handle), None)
 
     def _make(self, definition: Definition) -> Shape:
-        if len(self._by_key) >= SHAPES_MAX:
-            raise TooManyShapes(f"There are {SHAPES_MAX} shapes already.")
         handle = f"{secrets.randbelow(10**8)}-{time.time_ns() // 1000}"
         with tables.connect(self._url) as connection:
             table = catalog.describe(connection, definition)
@@ -178,6 +203,7 @@ class Shapes:
             shape.log.create()
             # From here on transactions wait for the shape; what was done before, the snapshot has.
             with self._lock:
+                self._make_room()
                 self._by_key[definition.key] = shape
             try:
                 self._fill(connection, shape)
@@ -188,6 +214,14 @@ class Shapes:
                 shape.log.delete()
                 raise
         return shape
+
+    def _make_room(self) -> None:
+        """Drop the shapes that were used least recently, those first that nobody waits at."""
+        while len(self._by_key) >= self._shapes_max:
+            others = [shape for shape in self._by_key.values() if shape.waiting is None]
+            if not others:
+                raise TooManyShapes(f"{self._shapes_max} shapes are being made; try again.")
+            self._drop(min(others, key=lambda shape: (shape.readers > 0, shape.used_at)))
 
     def _fill(self, connection: psycopg.Connection, shape: Shape) -> None:
         writer = Writer(shape.table, shape.definition.replica)
