@@ -1,9 +1,12 @@
 // Follows one shape with Electric's own client and prints what it sees as JSON lines, until its
 // standard input ends: {"rows": [...]} for the shape as a whole after each change, and
 // {"message": ...} for each message; if it is asked to count, {"count": ...} of the rows alone.
+// Each line of its input is a subset to ask for.
+import { createInterface } from "node:readline"
 import { Shape, ShapeStream } from "@electric-sql/client"
 
 const { url, params, sse, counted } = JSON.parse(process.argv[2])
+const { log, offset, ...rest } = params
 const print = (line) =>
   process.stdout.write(
     JSON.stringify(line, (_, v) => (typeof v === "bigint" ? v.toString() : v)) + "\n",
@@ -11,7 +14,9 @@ const print = (line) =>
 
 const stream = new ShapeStream({
   url: `${url}/v1/shape`,
-  params,
+  params: rest,
+  ...(log && { log }),
+  ...(offset && { offset }),
   liveSse: sse,
   onError: (error) => print({ error: String(error) }),
 })
@@ -21,5 +26,8 @@ else {
   stream.subscribe((messages) => messages.forEach((message) => print({ message })))
   shape.subscribe(({ rows }) => print({ rows, live: stream.isUpToDate }))
 }
-process.stdin.on("end", () => process.exit(0))
-process.stdin.resume()
+createInterface({ input: process.stdin })
+  .on("line", (line) =>
+    stream.requestSnapshot(JSON.parse(line)).catch((error) => print({ error: String(error) })),
+  )
+  .on("close", () => process.exit(0))

@@ -62,6 +62,12 @@ class ElectricClient:
     def errors(self) -> list[str]:
         return [line["error"] for line in self.lines if "error" in line]
 
+    def request(self, **subset: Any) -> None:
+        """Ask for a subset."""
+        assert self._process.stdin is not None, "it is a pipe"
+        self._process.stdin.write(json.dumps(subset) + "\n")
+        self._process.stdin.flush()
+
     def close(self) -> None:
         assert self._process.stdin is not None, "it is a pipe"
         self._process.stdin.close()
@@ -149,4 +155,26 @@ def test_the_client_reads_a_large_table_and_a_large_transaction_to_the_end(
     eventually(lambda: client.count == 8_000, "the transaction")
     db.execute("delete from items where id > 1")
     eventually(lambda: client.count == 1, "and what comes after it")
+    assert client.errors == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_client_takes_subsets_between_changes(
+    connect: Connect, db: psycopg.Connection, method: str
+) -> None:
+    db.execute("insert into items (title) select n from generate_series(1, 9) n")
+    client = connect(sse=False, log="changes_only", offset="now")
+    client.request(where="id > $1", params={"1": "3"}, orderBy="id", limit=2, method=method)
+
+    def messages() -> list[tuple[str, str]]:
+        found = [line["message"] for line in client.lines if "message" in line]
+        return [
+            (m["headers"]["operation"], m["value"].get("title"))
+            for m in found
+            if "operation" in m["headers"]
+        ]
+
+    eventually(lambda: messages() == [("insert", "4"), ("insert", "5")], "the subset")
+    db.execute("update items set title = 'changed' where id = 5")
+    eventually(lambda: messages()[2:] == [("update", "changed")], "a change")
     assert client.errors == []

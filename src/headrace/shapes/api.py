@@ -39,12 +39,14 @@ from headrace.shapes.definition import (
 from headrace.shapes.logs import CHUNK_BYTES, Chunk, LogBroken
 from headrace.shapes.sending import Held, ImpatientResponse
 from headrace.shapes.service import Shape, Shapes, TableChanged, TooManyShapes
+from headrace.shapes.subsets import Subset
 
 LONG_POLL_SECS = 20.0
 SSE_SECS = 60.0
 KEEP_ALIVE_SECS = 20.0
 MAKE_SECS = 60.0
 RETRY_AFTER_SECS = 5
+BODY_BYTES_MAX = 64 * 1024
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 EXPOSED = (
     "electric-cursor",
@@ -67,7 +69,8 @@ logger = logging.getLogger(__name__)
 class Asked:
     """One request, checked."""
 
-    def __init__(self, query: Mapping[str, str]) -> None:
+    def __init__(self, query: Mapping[str, str], subset: Subset | None = None) -> None:
+        self.subset = Subset.of_query(query) if subset is None else subset
         self.definition = Definition.parse(query)
         self.handle = query.get("handle") or None
         self.is_live = query.get("live") == "true"
@@ -84,7 +87,7 @@ class Asked:
             self.offset = parse_offset(self.offset_text)
             if self.handle is None:
                 raise BadRequest(handle="can't be blank when offset != -1")
-        if self.is_live and (self.is_first or self.is_now):
+        if self.subset is None and self.is_live and (self.is_first or self.is_now):
             raise BadRequest(live="can't be true when offset == -1")
 
 
@@ -149,6 +152,7 @@ class ShapeApi:
 
         routes = [
             Route("/v1/shape", self.get, methods=["GET"]),
+            Route("/v1/shape", self.post, methods=["POST"]),
             Route("/v1/shape", self.delete, methods=["DELETE"]),
             Route("/v1/shape", self.options, methods=["OPTIONS"]),
             Route("/v1/health", self.health, methods=["GET"]),
@@ -192,9 +196,22 @@ class ShapeApi:
         await asyncio.to_thread(self._shapes.drop, shape)
         return Response(status_code=202)
 
+    async def post(self, request: Request) -> Response:
+        """A subset whose parameters are too long for a URL."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_BYTES_MAX:
+                return _problem(413, f"The body exceeds {BODY_BYTES_MAX} bytes.")
+        return await self._respond(request, body)
+
     async def get(self, request: Request) -> Response:
+        return await self._respond(request, None)
+
+    async def _respond(self, request: Request, body: bytes | None) -> Response:
         try:
-            asked = Asked(request.query_params)
+            subset = None if body is None else Subset.of_body(body)
+            asked = Asked(request.query_params, subset)
             shape = await asyncio.wait_for(self._shapes.get(asked.definition), MAKE_SECS)
             return await self._answered(request, asked, shape)
         except BadRequest as error:
@@ -219,6 +236,8 @@ class ShapeApi:
             return _refetch(shape)
         if self._held.is_exceeded:
             return _unavailable("Too much waits for clients that do not take it; try again.")
+        if asked.subset is not None:
+            return await self._subset(shape, asked.subset)
         if asked.is_sse:
             return self._events(asked, shape)
         start = shape.log.last if asked.is_now else asked.offset
@@ -231,6 +250,19 @@ class ShapeApi:
             lsn = self._shapes.last_lsn
             chunk = await shape.log.read(start)
         return self._chunk(request, asked, shape, chunk, lsn)
+
+    async def _subset(self, shape: Shape, subset: Subset) -> Response:
+        headers = {
+            "electric-handle": shape.handle,
+            # From before the rows were read: what comes behind it may be in them, but not missing.
+            "electric-offset": offset_text(shape.log.last),
+            "electric-schema": shape.table.schema_header,
+            "cache-control": "no-store",
+        }
+        body = await asyncio.to_thread(self._shapes.subset, shape, subset)
+        headers["content-length"] = str(len(body))
+        windows = self._held.windows(body)
+        return ImpatientResponse(windows, headers=headers, media_type="application/json")
 
     async def _news(self, shape: Shape, start: Offset, secs: float) -> bool:
         """Wait until there is something to say: more in the log, a shape or a server that goes.

@@ -14,9 +14,9 @@ REPLICAS = ("default", "full")
 LOGS = ("full", "changes_only")
 TABLE_CHARS_MAX = 200
 WHERE_CHARS_MAX = 4000
-_IDENTIFIER = r'"(?:[^"]|"")+"|[A-Za-z_][\w$]*'
-_TABLE = re.compile(rf"(?:(?P<schema>{_IDENTIFIER})\.)?(?P<table>{_IDENTIFIER})")
-_COLUMN = re.compile(rf"\s*({_IDENTIFIER})\s*(?:,|$)")
+IDENTIFIER = r'"(?:[^"]|"")+"|[A-Za-z_][\w$]*'
+_TABLE = re.compile(rf"(?:(?P<schema>{IDENTIFIER})\.)?(?P<table>{IDENTIFIER})")
+_COLUMN = re.compile(rf"\s*({IDENTIFIER})\s*(?:,|$)")
 _OFFSET = re.compile(r"(\d{1,20})_(\d{1,20}|inf)")
 _PARAM = re.compile(r"params\[(\d+)\]")
 
@@ -88,7 +88,7 @@ class Definition:
             table=table,
             columns=_parse_columns(query.get("columns")),
             where=where,
-            params=tuple(sorted(_parse_params(query).items())),
+            params=tuple(sorted(parse_params(query).items())),
             replica=_one_of("replica", query.get("replica", "default"), REPLICAS),
             log=_one_of("log", query.get("log", "full"), LOGS),
         )
@@ -122,12 +122,16 @@ def _parse_columns(text: str | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
-def _parse_params(query: Mapping[str, str]) -> dict[int, str]:
-    numbered = {int(m[1]): value for name, value in query.items() if (m := _PARAM.fullmatch(name))}
-    if "params" in query:
+def parse_params(given: Mapping[str, Any]) -> dict[int, str]:
+    """Values for the clause: `params[1]` and so on, or all of them as JSON in `params`."""
+    numbered = {
+        int(m[1]): str(value) for name, value in given.items() if (m := _PARAM.fullmatch(name))
+    }
+    if "params" in given:
         try:
-            given = json.loads(query["params"])
-            numbered |= {int(number): str(value) for number, value in given.items()}
+            values = given["params"]
+            values = json.loads(values) if isinstance(values, str) else values
+            numbered |= {int(number): str(value) for number, value in values.items()}
         except (ValueError, AttributeError):
             raise BadRequest(params='is not JSON such as {"1": "value"}') from None
     return numbered

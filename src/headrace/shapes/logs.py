@@ -18,7 +18,7 @@ import orjson
 
 from headrace.client import Client, ProducerStamp, Stream
 from headrace.errors import StreamDeleted, StreamFull, StreamNotFound
-from headrace.shapes.definition import Offset, offset_text, parse_offset
+from headrace.shapes.definition import BEFORE_ALL, Offset, offset_text, parse_offset
 from headrace.shapes.messages import Entry, is_last_of_transaction
 
 APPEND_BYTES = 256 * 1024
@@ -59,6 +59,7 @@ class ShapeLog:
         self._segments: list[Stream] = []
         self._ends: list[Offset] = []
         self._places: list[_Place] = []
+        self._snapshot_last: Offset | None = None
         self.last = NOTHING
 
     @property
@@ -91,6 +92,8 @@ class ShapeLog:
             if address <= tail and self._ends:
                 continue
             last = address
+            if address[0] == 0:
+                self._snapshot_last = address
             pending.append(orjson.dumps({**entry, "offset": offset_text(address)}))
             size += len(pending[-1])
             if size >= APPEND_BYTES:
@@ -139,7 +142,10 @@ class ShapeLog:
                 if not batch.items:
                     continue
                 self._places.append(_Place(number, batch.next_offset))
-                self._ends.append(parse_offset(batch.items[-1]["offset"]))
+                addresses = [parse_offset(entry["offset"]) for entry in batch.items]
+                self._ends.append(addresses[-1])
+                of_snapshot = [address for address in addresses if address[0] == 0]
+                self._snapshot_last = max(of_snapshot, default=self._snapshot_last)
                 ends = (i for i in reversed(batch.items) if is_last_of_transaction(i))
                 if (end := next(ends, None)) is not None:
                     self.last = parse_offset(end["offset"])
@@ -159,10 +165,11 @@ class ShapeLog:
     async def read(self, start: Offset) -> Chunk:
         """What is published behind `start`: about a megabyte of it, or one row that is larger.
 
-        A chunk ends where an append ended, if there is such a place: the next begins there.
+        A chunk ends where an append ended, if there is such a place: the next begins there. From
+        the beginning there is only the snapshot: what caches keep for long does not grow.
         """
-        last = self.last
-        if last <= start or not self._ends:
+        last = self._snapshot_last if start == BEFORE_ALL else self.last
+        if last is None or last <= start or not self._ends:
             return Chunk([], start)
         line = bisect_right(self._ends, start)
         place = self._places[line - 1] if line else _Place(0, BEGINNING)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.shapes.definition import Offset
-from headrace.shapes.tables import Row, Table
+from headrace.shapes.tables import Row, Snapshot, Table
 
 Entry = dict[str, Any]
 
@@ -85,6 +85,17 @@ class Writer:
     def _entry(self, operation: str, key: str, value: Row, change: RowChange) -> Entry:
         headers = {"operation": operation, "relation": self._relation, "txids": [change.xid]}
         return {"key": key, "value": value, "headers": headers}
+
+
+def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """What a snapshot had seen, for a reader who knows the transactions of changes."""
+    running = [str(xid) for xid in snapshot.running]
+    return {"xmin": str(snapshot.xmin), "xmax": str(snapshot.xmax), "xip_list": running}
+
+
+def snapshot_end(snapshot: Snapshot) -> Entry:
+    """Behind the rows of a shape."""
+    return {"headers": {"control": "snapshot-end", **snapshot_facts(snapshot)}}
 
 
 class Numbering:

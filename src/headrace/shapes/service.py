@@ -16,17 +16,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain
 
 import httpx
 import psycopg
 
 from headrace.client import Client, Retry
 from headrace.errors import HeadraceError, Refused
-from headrace.shapes import catalog, tables
+from headrace.shapes import catalog, subsets, tables
 from headrace.shapes.definition import BadRequest, Definition, Offset
 from headrace.shapes.feed import BATCH_BYTES, Feed, Transaction
 from headrace.shapes.logs import ShapeLog
-from headrace.shapes.messages import Entry, Numbering, RowChange, Writer
+from headrace.shapes.messages import Entry, Numbering, RowChange, Writer, snapshot_end
+from headrace.shapes.subsets import Subset
 from headrace.shapes.tables import Snapshot, Table
 
 SHAPES_MAX = 1000
@@ -185,6 +187,10 @@ class Shapes:
         if not making.cancelled():
             making.exception()  # taken, should nobody wait for it any more
 
+    def subset(self, shape: Shape, subset: Subset) -> bytes:
+        """Some rows of a shape, as they are in the table now."""
+        return subsets.read(self._url, shape.definition, shape.table, subset)
+
     def by_definition(self, definition: Definition) -> Shape | None:
         return self._by_key.get(definition.key)
 
@@ -228,10 +234,14 @@ class Shapes:
         try:
             with connection.transaction():
                 connection.execute("set transaction isolation level repeatable read, read only")
-                shape.snapshot, rows = tables.rows(connection, shape.definition, shape.table)
-                shape.log.append(
-                    ((0, number), writer.snapshot(row)) for number, row in enumerate(rows)
+                where = tables.clause(shape.definition, shape.table)
+                shape.snapshot, rows = tables.rows(
+                    connection, shape.definition, shape.table, [] if where is None else [where]
                 )
+                has_rows = shape.definition.log == "full"
+                ending = [snapshot_end(shape.snapshot)] if has_rows else []
+                entries = chain(map(writer.snapshot, rows), ending)
+                shape.log.append(((0, number), entry) for number, entry in enumerate(entries))
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
             raise TableChanged("The table was changed while it was read; try again.") from error
         except psycopg.errors.InsufficientPrivilege as error:

@@ -17,6 +17,7 @@ from headrace.shapes.definition import Definition
 from headrace.shapes.where import compile_where
 
 QUERY_BYTES = 1 << 19
+_NOTHING = sql.SQL("")
 Row = dict[str, str | None]
 
 
@@ -111,9 +112,16 @@ def clause(definition: Definition, table: Table) -> sql.Composed | None:
 
 
 def rows(
-    connection: psycopg.Connection, definition: Definition, table: Table
+    connection: psycopg.Connection,
+    definition: Definition,
+    table: Table,
+    where: Sequence[sql.Composable],
+    ending: sql.Composable = _NOTHING,
 ) -> tuple[Snapshot, Iterator[Row]]:
-    """What the transaction that `connection` is in sees: the snapshot, and its rows."""
+    """What the transaction that `connection` is in sees: the snapshot, and the rows.
+
+    All clauses of `where` hold for them; `ending` may order and limit them.
+    """
     found = connection.execute(
         "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
     ).fetchone()
@@ -123,13 +131,18 @@ def rows(
     snapshot = Snapshot(
         lsn_number(found[1]), int(xmin) & 0xFFFFFFFF, int(xmax) & 0xFFFFFFFF, tuple(numbers)
     )
-    return snapshot, _rows(connection, definition, table)
-
-
-def _rows(connection: psycopg.Connection, definition: Definition, table: Table) -> Iterator[Row]:
-    """One in memory at a time: rows may be wide."""
     if definition.log == "changes_only":
-        return
+        return snapshot, iter(())
+    return snapshot, _rows(connection, table, where, ending)
+
+
+def _rows(
+    connection: psycopg.Connection,
+    table: Table,
+    where: Sequence[sql.Composable],
+    ending: sql.Composable,
+) -> Iterator[Row]:
+    """One in memory at a time: rows may be wide."""
     # format() prints a value as replication does; a cast to text would not (bool, char).
     columns = sql.SQL(", ").join(
         sql.SQL("case when {0} is null then null else format('%s', {0}) end").format(
@@ -137,9 +150,10 @@ def _rows(connection: psycopg.Connection, definition: Definition, table: Table) 
         )
         for name in table.selected
     )
-    where = clause(definition, table)
-    condition = sql.SQL("") if where is None else sql.SQL(" where ({})").format(where)
-    query = sql.SQL("select {} from {}{}").format(columns, table.identifier, condition)
+    condition = sql.SQL(" and ").join(sql.SQL("({})").format(each) for each in where)
+    query = sql.SQL("select {} from {} where {} {}").format(
+        columns, table.identifier, condition if where else sql.SQL("true"), ending
+    )
     with connection.cursor() as cursor:
         for row in cursor.stream(query):
             yield dict(zip(table.selected, row, strict=True))
