@@ -2,6 +2,8 @@
 
 Whoever runs the loop is woken when there is work, and calls `run` between other things until
 nothing is left. Where nobody does, as in a test without a loop, work is done when it is added.
+
+That is how it differs from `engine.slices`, which belongs to an event loop and starts by itself.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Work is an iterator that does a little in each step. A few pieces of work take turns; what comes
 after them waits without having begun, so that it holds little memory. Work that is known to be
 short passes the others by.
+
+For work that was asked for by a request or a timer. `engine.maintenance` is for the engine's own,
+which has to run without an event loop, too; `http.turns` is for connections, not for work.
 """
 
 from __future__ import annotations

@@ -4,6 +4,20 @@ Requests run one after another: a pipelined request waits until the one before i
 it sees that one's effect. Each has an exchange of its own, which is dead once it was answered: an
 answer that comes late, or twice, reaches nobody, and above all not the next request. Nothing here
 knows a rule of the protocol above HTTP.
+
+The state of a connection is in these flags, which are read for every request:
+
+    flag         set while                                           cleared by
+    writable     the transport takes more                            pause_writing
+    _idle        no request is under way, and the next one may run   a request, pause_writing, end
+    _running     `_run` is on the stack: answers must not recurse    its return
+    _in_line     `Turns` will call `take_turn`                       take_turn
+    _streaming   an answer without a length was begun                never: it ends the connection
+    _discarding  a refusal was sent, and what comes is dropped       never
+    _closing     nothing more is sent                                never
+
+So a request runs if `_idle` holds and neither `_running` nor `_in_line` does; `_idle` implies
+`writable` and excludes the last three.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A client may send thousands of requests in one packet. It gets TURN_SECS of the event loop, and
 then waits in line behind every other connection with something left to do. While others are being
 served besides, those in line get a third of the loop's time.
+
+This shares the loop between clients. Single pieces of long work are cut by `engine.slices`.
 """
 
 from __future__ import annotations
