@@ -212,7 +212,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 lock: runnable ## resolve pyproject.toml and package.json again
 	$(PIP) install --quiet $(UV_PIN)
 	$(COMPILE) -o requirements/run.txt pyproject.toml requirements/build.in
-	$(COMPILE) -o requirements/dev.txt -c requirements/run.txt --extra dev --extra spark --extra stack pyproject.toml requirements/build.in
+	$(COMPILE) -o requirements/dev.txt -c requirements/run.txt --extra dev --extra shapes --extra spark --extra stack pyproject.toml requirements/build.in
 	$(COMPILE) -o requirements/compile.txt -c requirements/run.txt -c requirements/dev.txt requirements/compile.in
 	cd $(SUITE) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node trim-lock.mjs
 	cd $(UI) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs

@@ -43,7 +43,7 @@ def shapes(
     missing = [name for name in ("psycopg", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         fail(
-            f"Shapes need {' and '.join(missing)}: install Headrace with its extra `stack`.",
+            f"Shapes need {' and '.join(missing)}: install Headrace with its extra `shapes`.",
             EXIT_REFUSED,
         )
     from headrace.shapes.api import Visitors
