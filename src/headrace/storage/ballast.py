@@ -1,7 +1,7 @@
-"""A file that holds some room, to be given up when the disk has none left.
+"""A file that reserves some room, to be released when the disk has none left.
 
-What gives space back, a checkpoint or a delete, takes a little space first. Where other processes
-have filled the disk to its last byte, that little is here.
+A checkpoint or a delete frees space, and needs a little to begin with. Where other processes have
+filled the disk to the last byte, that little comes from here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,25 @@
-"""Group commit: while one batch is being made durable, the next one gathers.
+"""Group commit, and the rule that nothing is visible before it is durable.
 
-One thread writes; the event loop never waits for it. Everything in a batch is answered by one
-completion call, in the order it came. After a failure nothing more is written, not even what the
-thread was handed before the loop heard of it: what was decided on a batch that may be lost cannot
-be taken back piece by piece, and a sync that follows a failed one proves nothing.
+Theory of operation. `add` collects work; while the thread writes and syncs one batch, the next one
+gathers, so every change that arrives during a sync shares the next. Nothing leaves the server
+before what it rests on is durable: neither acknowledgements and reads of new bytes, nor refusals,
+repeats and 404s. Those change nothing and wait in the same queue (`when_durable`), so one
+completion per batch calls everyone in the order in which they came.
 
-A batch of which nothing was written is no failure: it waits, with what gathers behind it, until
-`retry`. Whoever wants to know meanwhile whether something is durable is told that it is not known.
+    gathering   add, when_durable                               event loop
+    writing     `write` of one batch                            committer's thread
+    done        callbacks in order; the next batch has begun    event loop
+
+Failure is final. Later changes were decided on state that may be lost, and they cannot be taken
+back one by one; and a sync after a failed one proves nothing. So the first failure poisons the
+committer: on the thread itself, before the loop hears of it, since more work may be queued there.
+Everyone who waits is told that the outcome is unknown.
+
+A batch of which nothing was written (`Postponed`: no room, no descriptor) is not a failure. It
+waits, with what gathers behind it, until `retry`; who asks meanwhile gets a refusal.
+
+The event loop owns every field but `is_poisoned`, which only ever becomes true, and the figures in
+`commits`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reading a stream that branches off another: whole messages, across the branch.
+"""Reads of a fork: whole messages, across the point where it branches off.
 
-A log reads from one owner at a time: itself, or the log it branched from, whose last message the
+A read has one owner at a time, the log itself or the one it branched from, whose last message the
 branch may cut. What follows is added while it is in memory and there is room.
 """
 

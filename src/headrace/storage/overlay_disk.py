@@ -1,7 +1,7 @@
-"""A disk to try things on: reads are another disk's, and what is written stays in memory.
+"""A disk that reads from another one and keeps what is written in memory.
 
-So a start, its recovery and its checkpoint can be gone through on a data directory that is not
-changed by it.
+`headrace verify` runs a start, its recovery and a checkpoint on it, without a change to the
+directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A thread that does what it is handed, in order, and tells the event loop how each thing ended.
+"""A thread that runs jobs in order and calls back on the event loop when each has ended.
 
-An executor makes two futures and takes several locks for every call. The journal's thread is
-handed something for every batch, which is why it has this instead.
+An executor makes two futures and takes several locks for every call. The journal's thread gets a
+job for every batch, which is why it has this instead.
 """
 
 from __future__ import annotations

@@ -1,13 +1,25 @@
 """acid: LMDB, one transaction per group commit.
 
-Streams are spread over shards, each an LMDB environment with a committer thread of its own. While
-one transaction is being synced the next batch gathers; everything in a batch shares its
-transaction. A fork lives in its source's shard. The number of shards is written down when the
-directory is made, and a directory made with another number is refused.
+Theory of operation. Streams are spread over shards by a hash of their name. Each shard is an LMDB
+environment with a committer thread of its own; all changes of a batch are one transaction, so a
+batch is there whole or not at all. LMDB copies pages on write and switches its root last, which is
+why a transaction that finds no room has changed nothing and is retried as a whole. A fork lives in
+its source's shard: it needs the source to exist in the same transaction history.
 
-LMDB itself does not checksum its pages: a flipped bit in one can end the process. Values are
-checksummed by us, so damage to them is reported instead, and transactions are counted, so that an
-older state is noticed (`acid_count`).
+Deletes of large streams are not done at once. The transaction that deletes a stream removes its
+record, so that the name is free, and notes the rest in `removed`; later transactions delete some
+of it each, with the appends of their batch.
+
+The number of shards is written down when the directory is made, and another number is refused.
+
+What LMDB does not do: it maps its file and checks no page. Values carry a checksum of their key
+and content (schema), transactions are counted (rollback_guard), and the file's size is compared
+with LMDB's own count before it is mapped (lmdb_pages). A damaged page inside the file can still
+end the process; `headrace verify` reads in a child process for that reason (verify_acid).
+
+Threads: once started, a shard's environment is written by its committer's thread only. Readers use
+transactions of their own, on a small pool. The event loop owns the logs' memory, and asks the file
+system for nothing but its free space.
 """
 
 from __future__ import annotations

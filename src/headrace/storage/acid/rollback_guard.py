@@ -1,9 +1,9 @@
-"""How many transactions a shard has committed, told in it and beside it.
+"""Detects that LMDB shows an older state than it once had.
 
-LMDB has two roots and no checksum on either: where the newer one is damaged it takes the older,
-and says nothing. Each transaction therefore counts itself, and the count is written into a file
-beside the environment once the transaction is durable. So the file is never ahead, not even after
-a power cut that forgets some of it, unless the environment shows an older state than it had.
+LMDB has two meta pages and no checksum on either: where the newer is damaged it uses the older
+without a word. Each transaction therefore counts itself, and the count is written to a file next
+to the environment once the transaction is durable. That file may lag, after a power cut for
+instance, but is ahead only if the environment has lost a transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small files that are replaced whole: a checksum, and what the file says."""
+"""Small files that are replaced atomically: a checksum, and the payload."""
 
 from __future__ import annotations
 

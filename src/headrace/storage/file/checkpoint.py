@@ -1,12 +1,23 @@
-"""Checkpoints: what the journal says, carried over into packs, stream files and catalog.
+"""Checkpoints: the frames of full segments, moved into packs, stream files and the catalog.
 
-A function of full segments and the catalog, never of the engine's memory: recovery after a crash
-in the middle runs the same code over the same input. Order: packs and stream files, sync, catalog,
-and only then may segments be used again and files of deleted streams go.
+Theory of operation. A checkpoint is a function of full segments and the catalog, never of the
+engine's memory, so after a crash in the middle recovery replays the same segments and the next
+checkpoint does the same work again. The order makes that safe:
 
-Frames are sorted by stream first, and streams are then taken one after the other: with many of
-them, everything they are at once would be more than the server has in memory of them, and work
-for the collector.
+    1. packs and stream files are written behind what the catalog counts, and synced
+    2. the catalog gets the new records and, last and atomically, the LSN that is applied now
+    3. only then are segments recycled, and files of deleted streams removed or punched
+
+A crash before step 2 leaves bytes that no record counts, and the next checkpoint overwrites them.
+A crash before step 3 leaves files and segments that no one needs.
+
+Small streams share a pack, written by one checkpoint: three files for each of 100,000 streams
+would cost as many opens and syncs. A stream gets files of its own when it has much in packs, and
+its parts are merged when they are many (pack_allocator). A pack with less than half of its bytes
+alive is rewritten, and removed by the checkpoint after, since readers may still have it open.
+
+Frames are indexed by stream first, and streams are then taken one at a time: restored together
+they would need more memory than the server has for all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Batches of the journal that are about to be written again over themselves, and where.
+"""A doublewrite file: batches that recovery is about to rewrite in place, stored elsewhere first.
 
-They are set down beside the journal first: power that fails while one is written over itself may
-leave neither. Whoever reads the journal while they stand there takes them from here.
+Power that fails while a batch is written over itself may leave neither the old bytes nor the new.
+While the file (`journal/again`) exists, readers of the journal take these batches from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frames by stream: where each stands, so that they take no more memory than in the journal."""
+"""Journal frames by stream: where each stands, so that a segment stays in memory only once."""
 
 from __future__ import annotations
 

@@ -1,9 +1,36 @@
-"""The journal: one log of all changes of all streams, in segments that are used again.
+"""The journal: a write-ahead log of all changes of all streams, in segments that are recycled.
 
-A segment is zeroed before its first use. Each use has a generation of its own, in the segment's
-name and in every batch, so what an earlier use left behind is void. Recovery takes whole batches
-only, and syncs what it takes: after a kill, frames may look committed that are only in the page
-cache.
+Theory of operation. A frame is one change; a batch is what one sync makes durable; a segment is a
+file of batches, zeroed before its first use so that a sync writes no metadata. Frames are numbered
+without gaps (LSN). Each use of a segment has a generation of its own, in its name and in every
+batch header, so batches that an earlier use left in the file are not mistaken for new ones.
+
+Torn or damaged? Bytes that are not a valid batch end the journal if they come from a write that
+never finished, and are corruption if they were once durable. Both look alike, so every header
+carries the highest LSN known to be durable when it was written. Damage at or below the highest
+such mark found anywhere behind it is corruption and stops the start; above it the tail was torn
+and is dropped. A valid batch behind a bad one proves nothing by itself: the pages of one unsynced
+write reach the disk in any order. An idle journal writes an empty batch (`prove_durable`), so the
+last real one is covered as well. `journal/last` names the newest segment before its first use, so
+that the loss of a whole file is noticed too.
+
+Recovery: `scan` yields whole batches in order and changes nothing. Then `finish_recovery` makes
+what was accepted safe to build on:
+
+    1. finish a rewrite that an earlier recovery began (see doublewrite)
+    2. remove segments that were begun behind frames that were never synced: a later run writes
+       frames with the same numbers, and the two must not be confused
+    3. rewrite and sync the batches that no later header covers. After a kill they look committed
+       and may be in the page cache only. A sync alone is not enough: after one that failed, the
+       kernel marks the pages clean and reports success for bytes that never reached the disk
+
+Nothing is written before all three are done. On a disk that is full or read-only they are put
+off until the first write, and the journal serves reads.
+
+Threads: `write`, `rotate`, `prove_durable`, `recycle` and `remove_free_segments` run on the
+committer's thread (at the start and at the end, with no such thread, on the main one). `sealed` is
+replaced by it and read by the event loop and the checkpoint thread, which also calls
+`scan_segment`: that reads sealed files and touches no field.
 """
 
 from __future__ import annotations
