@@ -40,8 +40,8 @@ from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.postgres.slots import Slot
+from headrace.spark.kept_connections import ReusedConnection
 from headrace.spark.pipelines.progress import Progress, read_progress
-from headrace.spark.postgres_sessions import KeptConnection
 from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import eventually
 
@@ -180,7 +180,7 @@ class Bench:
         rows = [pa.RecordBatch.from_pydict({"title": ["row"]})]
         target = Target(self._postgres, OWN_TABLE, ("title",), origin=OWN_TABLE)
         writer = str(uuid4())
-        with closing(KeptConnection()) as kept:
+        with closing(ReusedConnection()) as kept:
             for batch in count():
                 claim = Claim(writer, writer, 0, batch, f"{writer}-{batch}", digest(rows))
                 with probes.timed():

@@ -13,7 +13,7 @@ from headrace.protocol import framed
 from headrace.protocol.json_mode import response_body
 from headrace.protocol.offsets import BEGINNING
 from headrace.spark.pipelines import compact
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
 
 BUCKET = "bench-compact"
 CHANGE = (

@@ -11,7 +11,7 @@ from bench.pipelines.place import Place
 from bench.rows.base import Metric
 from headrace.client import Settings
 from headrace.errors import BucketExists
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
 from headrace.testing.waiting import eventually
 
 BUCKET = "bench-idle"

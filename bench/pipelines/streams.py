@@ -13,7 +13,7 @@ from bench.pipelines.measuring import BoundedRow, Done, Work
 from bench.pipelines.place import SCHEMA, Place, thrown_away
 from headrace.client import Settings
 from headrace.protocol.offsets import BEGINNING
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
 
 APPEND_ROWS = 5000  # as the sink does it
 CONNECTIONS = 2  # as many as the tasks have

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from headrace.spark import class_archive
+from headrace.spark.runtime import jvm_cds
 from headrace.spark.session import LOOPBACK, prepare_environment
 from headrace.testing.waiting import eventually
 
@@ -20,14 +20,14 @@ _DEADLINE_SECS = 240.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile("Successfully registered with master")
 # C1 only, and a heap of a fixed size: processes that live for seconds start sooner.
-_DAEMON_JAVA = class_archive.added_to("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+_DAEMON_JAVA = jvm_cds.added_to("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # What a driver needs on a cluster this small. Each query takes a core while it has work, so there
 # must be more cores than queries; that there are fewer in the machine does not matter.
 CONF = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": _DAEMON_JAVA,
-    "spark.driver.extraJavaOptions": class_archive.added_to("-XX:TieredStopAtLevel=1"),
+    "spark.driver.extraJavaOptions": jvm_cds.added_to("-XX:TieredStopAtLevel=1"),
     # Begin with the first executor; by default a session waits up to 30 seconds for all of them.
     "spark.scheduler.minRegisteredResourcesRatio": "0",
     # Executors may take long to call back on a busy machine.

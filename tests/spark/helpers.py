@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from headrace.spark.sources.streams import HeadraceSource
 from headrace.spark.streams.columns import DEFAULT_SCHEMA
-from headrace.spark.streams.reader import StreamReader
+from headrace.spark.streams.stream_reader import StreamReader
 
 JSON = "application/json"
 ROOT = "/v1/stream"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.spark.streams.ahead import ahead
+from headrace.spark.streams.prefetch import ahead
 
 
 def test_items_arrive_in_order_and_then_what_was_raised() -> None:

@@ -11,7 +11,7 @@ import pytest
 from headrace.client.failures import UnexpectedAnswer
 from headrace.errors import BucketNotFound
 from headrace.protocol.buckets import encode_segment
-from headrace.spark.streams.tracking import DataLoss
+from headrace.spark.streams.offset_tracker import DataLoss
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import live_readers

@@ -23,8 +23,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from headrace.postgres.ledger import Claim, SinkError, prepare
 from headrace.postgres.server import PostgresServer
 from headrace.postgres.sink import Target, write
-from headrace.spark.lake.files import LakeError
-from headrace.spark.lake.tables import DeltaLake
+from headrace.spark.lake.parquet_files import LakeError
+from headrace.spark.lake.table_commits import DeltaLake
 from headrace.spark.sources.lake import Files, StreamWriter
 
 pytestmark = [

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.postgres.ledger import digest
-from headrace.spark.held import HeldRows, parts
+from headrace.spark.spooled_rows import HeldRows, parts
 
 ROW_BYTES, ROWS, BATCHES = 100_000, 40, 50  # 200 MB
 
@@ -20,7 +20,7 @@ _TASK = f"""
 import json, resource, sys
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from headrace.spark.batches import BatchOfTask
+from headrace.spark.batch_ids import BatchOfTask
 from headrace.spark.options import Options
 from headrace.spark.sources.postgres_sink import NAME, OPTIONS, _Sink
 

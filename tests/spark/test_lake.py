@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.spark.lake.archives import IcebergArchive, find_archive, small_files
-from headrace.spark.lake.files import LakeError, write_files
-from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
+from headrace.spark.lake.parquet_files import LakeError, write_files
+from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
 from headrace.spark.options import OptionError
 from headrace.spark.pipelines.runner import explain
 from headrace.spark.sources.lake import LakeSink

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.spark.lake.archives import find_archive
-from headrace.spark.lake.files import write_files
-from headrace.spark.lake.statistics import delta_stats
-from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
+from headrace.spark.lake.delta_stats import delta_stats
+from headrace.spark.lake.parquet_files import write_files
+from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
 
 COLUMNS = ("stream", "day", "shard", "offset", "content_type", "value")
 SCHEMA = pa.schema([(name, pa.int32() if name == "shard" else pa.string()) for name in COLUMNS])

@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from headrace.spark.lake.files import write_files
-from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
+from headrace.spark.lake.parquet_files import write_files
+from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
 from headrace.spark.pipelines import archive, replay
 from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.spark.pipelines.runner import explain

@@ -16,7 +16,13 @@ from headrace.client import Client, Settings, State
 from headrace.errors import BucketNotFound, HeadraceError
 from headrace.protocol.offsets import START
 from headrace.spark.lake.archives import Archive
-from headrace.spark.pipelines import names, pipeline, postgres_to_stream, publishing, replay
+from headrace.spark.pipelines import (
+    names,
+    pipeline,
+    postgres_to_stream,
+    progress_stream,
+    replay,
+)
 from headrace.spark.pipelines.base import ConfigError, ConfigFile, Run
 from headrace.spark.pipelines.compact import Due, Fold
 from headrace.spark.pipelines.progress import (
@@ -26,7 +32,7 @@ from headrace.spark.pipelines.progress import (
     Progress,
     read_progress,
 )
-from headrace.spark.pipelines.publishing import Publisher
+from headrace.spark.pipelines.progress_stream import Publisher
 from headrace.spark.pipelines.runner import explain, main
 from headrace.spark.pipelines.stream_to_postgres import _wanted
 from headrace.testing.ports import free_port
@@ -270,8 +276,8 @@ def followed_by(client: Client) -> bool:
 def test_a_snapshot_stands_for_what_was_published_before(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "KEPT_MESSAGES", 3)
-    monkeypatch.setattr(publishing, "EVERY_SECS", 0.01)
+    monkeypatch.setattr(progress_stream, "KEPT_MESSAGES", 3)
+    monkeypatch.setattr(progress_stream, "EVERY_SECS", 0.01)
     server = serve()
     with Client(server.url) as client:
         with Publisher(server.url, "", PLACE, Progress("gone", 1, rows=5)):

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from headrace.client import Client, State
 from headrace.spark.pipelines import archive, compact, postgres_to_stream, stream_to_postgres
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
-from headrace.spark.pipelines.reading import messages
+from headrace.spark.pipelines.stream_source import messages
 from headrace.testing.server_process import ServerProcess
 from tests.http.helpers import JSON, client_of
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from headrace.cli.pipeline import app
 from headrace.spark.lake.archives import find_archive
+from headrace.spark.local_paths import PlaceError, local_path
 from headrace.spark.pipelines import archive, pipeline, replay
 from headrace.spark.pipelines.base import ConfigError, Run
-from headrace.spark.places import PlaceError, local_path
 from headrace.spark.sources.lake import LakeSink
 
 ELSEWHERE = [

@@ -10,7 +10,7 @@ from headrace.client import Settings
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Rejected, write
 from headrace.spark.quarantine import Quarantine
-from headrace.spark.streams.tracking import StreamProblem
+from headrace.spark.streams.offset_tracker import StreamProblem
 from tests.conftest import Serve
 from tests.postgres.test_sink import batch, target
 from tests.spark.helpers import stored

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.client.ranges import FramedChunk, Tail
-from headrace.spark.streams.server import Server
-from headrace.spark.streams.tracking import DataLoss
+from headrace.spark.streams.offset_tracker import DataLoss
+from headrace.spark.streams.stream_api import Server
 from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve

@@ -13,8 +13,8 @@ import pytest
 
 from headrace.client import Unauthorized
 from headrace.spark.streams.appender import Appender, Producer
-from headrace.spark.streams.options import write_options
-from headrace.spark.streams.tracking import StreamProblem
+from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.stream_options import write_options
 from tests.spark.helpers import next_batch, post, put, stop_readers, stored, stream_reader
 
 _PASSED_ON = ("content-type", "producer-id", "producer-epoch", "producer-seq")

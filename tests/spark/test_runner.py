@@ -19,10 +19,10 @@ from headrace.cli.pipeline import app
 from headrace.client import Client
 from headrace.spark.pipelines import archive
 from headrace.spark.pipelines.base import Pipeline, PipelineConfig, Run
-from headrace.spark.pipelines.job import Job, started
-from headrace.spark.pipelines.locks import locked
+from headrace.spark.pipelines.batch_job import Job, started
 from headrace.spark.pipelines.progress import FAILED, STOPPED, Progress, read_progress
-from headrace.spark.pipelines.runner import Begun, Work, run_all
+from headrace.spark.pipelines.runner import PipelineRun, PipelineSpec, run_all
+from headrace.spark.pipelines.state_lock import locked
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 
@@ -60,8 +60,8 @@ def test_one_that_fails_begins_again_while_the_others_go_on(
         return 1
 
     pipelines = [Pipeline(n, "", PipelineConfig, s) for n, s in (("a", shaky), ("b", steady))]
-    works = [Work(p, PipelineConfig(), Run(False, tmp_path / p.name)) for p in pipelines]
-    begun = [Begun(work, may_begin_again=True) for work in works]
+    works = [PipelineSpec(p, PipelineConfig(), Run(False, tmp_path / p.name)) for p in pipelines]
+    begun = [PipelineRun(work, may_begin_again=True) for work in works]
     run_all(spark, begun, stopping, lambda progress: None)
     assert len(attempts) == 3
     assert len(rounds) > 1
@@ -90,7 +90,9 @@ def test_a_planner_that_is_killed_is_named_in_the_status_and_the_log(
                 if _is_alive(process) and _PLANNER in process.cmdline():
                     process.kill()
 
-    begun = Begun(Work(archive.PIPELINE, config, Run(False, tmp_path)), may_begin_again=True)
+    begun = PipelineRun(
+        PipelineSpec(archive.PIPELINE, config, Run(False, tmp_path)), may_begin_again=True
+    )
     run_all(spark, [begun], stopping, watch)
     assert reasons[0].startswith("A Python process of Spark that plans what a source reads")
     told = read_progress(tmp_path)
@@ -107,8 +109,8 @@ def test_one_that_may_not_begin_again_ends_the_others(spark: SparkSession, tmp_p
         return started(Job(lambda job: 1, pause_secs=0.01))
 
     pipelines = [Pipeline(n, "", PipelineConfig, s) for n, s in (("a", failing), ("b", steady))]
-    works = [Work(p, PipelineConfig(), Run(False, tmp_path / p.name)) for p in pipelines]
-    begun = [Begun(work, may_begin_again=False) for work in works]
+    works = [PipelineSpec(p, PipelineConfig(), Run(False, tmp_path / p.name)) for p in pipelines]
+    begun = [PipelineRun(work, may_begin_again=False) for work in works]
     run_all(spark, begun, threading.Event(), lambda progress: None)
     assert [each.progress.last_error for each in begun] == ["a wrong setting", None]
 
@@ -119,10 +121,12 @@ def test_one_that_is_stopped_before_it_begins_has_stopped(
     def unasked(session: SparkSession, config: PipelineConfig, run: Run) -> StreamingQuery:
         raise AssertionError("begins all the same")
 
-    work = Work(Pipeline("a", "", PipelineConfig, unasked), PipelineConfig(), Run(False, tmp_path))
+    work = PipelineSpec(
+        Pipeline("a", "", PipelineConfig, unasked), PipelineConfig(), Run(False, tmp_path)
+    )
     stopping = threading.Event()
     stopping.set()
-    run_all(spark, [Begun(work, may_begin_again=False)], stopping, lambda progress: None)
+    run_all(spark, [PipelineRun(work, may_begin_again=False)], stopping, lambda progress: None)
     progress = read_progress(tmp_path)
     assert progress is not None
     assert (progress.state, progress.last_error) == (STOPPED, None)

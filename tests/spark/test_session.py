@@ -12,10 +12,10 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.spark import class_archive
-from headrace.spark.java import NoJava, find_java_home
 from headrace.spark.pipelines.runner import session_conf
-from headrace.spark.rehearsal import rehearse
+from headrace.spark.runtime import jvm_cds
+from headrace.spark.runtime.cds_training import rehearse
+from headrace.spark.runtime.java import NoJava, find_java_home
 from tests.spark.helpers import put
 
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -114,11 +114,11 @@ def java_maps(spark: SparkSession) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not class_archive.options(), reason="no archive: headrace pipeline prepare")
+@pytest.mark.skipif(not jvm_cds.options(), reason="no archive: headrace pipeline prepare")
 def test_java_takes_classes_from_the_archive_where_there_is_one(spark: SparkSession) -> None:
-    archive = class_archive.make()
+    archive = jvm_cds.make()
     assert str(archive) in java_maps(spark)
-    assert str(archive) in class_archive.options()
+    assert str(archive) in jvm_cds.options()
 
 
 @pytest.mark.slow
@@ -135,8 +135,8 @@ def test_without_an_archive_java_is_told_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert class_archive.options() == ""
-    assert class_archive.added_to("-Xmx1g") == "-Xmx1g"
+    assert jvm_cds.options() == ""
+    assert jvm_cds.added_to("-Xmx1g") == "-Xmx1g"
 
 
 def test_without_a_home_directory_there_is_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,9 +145,9 @@ def test_without_a_home_directory_there_is_no_archive(monkeypatch: pytest.Monkey
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    assert class_archive.options() == ""
+    assert jvm_cds.options() == ""
 
 
 def test_an_archive_of_ones_own_is_kept() -> None:
     own = "-XX:SharedArchiveFile=/own.jsa"
-    assert class_archive.added_to(own) == own
+    assert jvm_cds.added_to(own) == own

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from headrace.postgres.pgoutput import Change
 from headrace.spark.options import OptionError, Options
-from headrace.spark.shapes import ShapeError, ShapeFeed, ShapePosition
+from headrace.spark.shape_feed import ShapeError, ShapeFeed, ShapePosition
 from headrace.spark.sources.shapes import NAME, OPTIONS, ShapeReader
 from tests.spark.shape_server import ShapeServer
 

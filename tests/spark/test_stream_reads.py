@@ -16,9 +16,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from headrace.client import ConnectFailed, Unauthorized
 from headrace.spark.options import OptionError
 from headrace.spark.streams.columns import BadColumn
-from headrace.spark.streams.plan import Span, StreamPartition, packed, shares
-from headrace.spark.streams.reader import StreamReader
-from headrace.spark.streams.tracking import DataLoss, StreamProblem
+from headrace.spark.streams.offset_tracker import DataLoss, StreamProblem
+from headrace.spark.streams.plan import OffsetRange, StreamPartition, packed, shares
+from headrace.spark.streams.stream_reader import StreamReader
 from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
@@ -175,7 +175,7 @@ def test_a_batch_that_is_planned_again_is_cut_alike_whatever_is_asked_for_now(
     for each in names.split(","):
         put(http, each, *[b'"%s"' % (b"x" * 900_000)] * 2)
 
-    def plan(reader: StreamReader, end: Any) -> list[list[Span]]:
+    def plan(reader: StreamReader, end: Any) -> list[list[OffsetRange]]:
         partitions = reader.partitions(reader.initialOffset(), end)
         return [part.spans for part in partitions if isinstance(part, StreamPartition)]
 
@@ -204,7 +204,7 @@ def test_a_stream_is_cut_only_for_more_partitions_than_there_are_streams(
 
 
 def test_packing_balances_by_weight_and_repeats_itself() -> None:
-    spans = [Span(f"s{n}", "-1", "x", bytes=n * 1_000_000) for n in range(10)]
+    spans = [OffsetRange(f"s{n}", "-1", "x", bytes=n * 1_000_000) for n in range(10)]
     first, again = packed(spans, 3), packed(reversed(spans), 3)
     assert [p.spans for p in first] == [p.spans for p in again]
     weights = [sum(span.bytes for span in p.spans) for p in first]

@@ -18,9 +18,9 @@ from headrace.postgres.ledger import Claim
 from headrace.postgres.sink import Rejected
 from headrace.spark.options import OptionError
 from headrace.spark.quarantine import Quarantine
-from headrace.spark.streams.bodies import BadRow, Chunker, json_body
-from headrace.spark.streams.tracking import StreamProblem
-from headrace.spark.streams.writer import Written
+from headrace.spark.streams.chunking import BadRow, Chunker, json_body
+from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.stream_writer import Written
 from tests.conftest import Serve
 from tests.http.helpers import client_of
 from tests.spark.helpers import batch_rows, put, schema_of, shipped, source, stored

@@ -21,10 +21,10 @@ from pyspark.sql.types import StructType
 
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, Written, write
-from headrace.spark import awake, worker_daemon
-from headrace.spark.awake import awaken, kept_awake
-from headrace.spark.postgres_sessions import KeptConnection
-from headrace.spark.workers import is_reused
+from headrace.spark.kept_connections import ReusedConnection
+from headrace.spark.runtime import keepalive, worker_daemon
+from headrace.spark.runtime.keepalive import keep_alive, kept_alive
+from headrace.spark.runtime.workers import is_reused
 from headrace.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -32,23 +32,23 @@ pytestmark = pytest.mark.slow
 _COLLECT = """
 import gc
 import headrace.spark.sources.registry
-from headrace.spark.workers import settle
-settle()
+from headrace.spark.runtime.workers import freeze_modules
+freeze_modules()
 print(gc.get_freeze_count())
 """
 
 
 @pytest.fixture
-def kept(database: str) -> Iterator[KeptConnection]:
+def kept(database: str) -> Iterator[ReusedConnection]:
     with psycopg.connect(database) as connection:
         connection.execute("create table events (id int)")
     prepare(database)
-    worker = KeptConnection()
+    worker = ReusedConnection()
     yield worker
     worker.close()
 
 
-def put(worker: KeptConnection, url: str, number: int) -> Written:
+def put(worker: ReusedConnection, url: str, number: int) -> Written:
     """Batch `number`, which is one row, as a task of this worker writes it."""
     rows = [pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int32())})]
     target = Target(url, "events", ("id",), origin="ours", retry_secs=60)
@@ -61,20 +61,22 @@ def ids(url: str) -> list[int]:
         return [row[0] for row in connection.execute("select id from events order by id")]
 
 
-def backend(worker: KeptConnection, url: str) -> int:
+def backend(worker: ReusedConnection, url: str) -> int:
     with worker.connection(url) as connection:
         return connection.info.backend_pid
 
 
-def test_tasks_of_one_worker_share_a_session(kept: KeptConnection, database: str) -> None:
+def test_tasks_of_one_worker_share_a_session(kept: ReusedConnection, database: str) -> None:
     first = backend(kept, database)
     assert [put(kept, database, number).rows for number in range(3)] == [1, 1, 1]
     assert backend(kept, database) == first
     assert ids(database) == [0, 1, 2]
 
 
-def test_an_idle_session_keeps_the_origin_from_nobody(kept: KeptConnection, database: str) -> None:
-    other = KeptConnection()
+def test_an_idle_session_keeps_the_origin_from_nobody(
+    kept: ReusedConnection, database: str
+) -> None:
+    other = ReusedConnection()
     try:
         for number in range(4):
             assert put((kept, other)[number % 2], database, number).rows == 1
@@ -84,7 +86,7 @@ def test_an_idle_session_keeps_the_origin_from_nobody(kept: KeptConnection, data
 
 
 def test_a_session_that_died_between_tasks_costs_a_retry(
-    kept: KeptConnection, database: str
+    kept: ReusedConnection, database: str
 ) -> None:
     put(kept, database, 0)
     with psycopg.connect(database, autocommit=True) as admin:
@@ -94,7 +96,7 @@ def test_a_session_that_died_between_tasks_costs_a_retry(
 
 
 def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(
-    kept: KeptConnection, database: str
+    kept: ReusedConnection, database: str
 ) -> None:
     with kept.connection(database) as connection:
         connection.execute("set default_transaction_read_only = on")
@@ -103,7 +105,7 @@ def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(
 
 
 def test_a_session_in_which_something_failed_is_not_kept(
-    kept: KeptConnection, database: str
+    kept: ReusedConnection, database: str
 ) -> None:
     first = backend(kept, database)
     with pytest.raises(psycopg.errors.UndefinedTable), kept.connection(database) as connection:
@@ -111,13 +113,13 @@ def test_a_session_in_which_something_failed_is_not_kept(
     assert backend(kept, database) != first
 
 
-def test_a_session_is_used_by_one_task_at_a_time(kept: KeptConnection, database: str) -> None:
+def test_a_session_is_used_by_one_task_at_a_time(kept: ReusedConnection, database: str) -> None:
     with ThreadPoolExecutor(2) as tasks, kept.connection(database) as held:
         other = tasks.submit(backend, kept, database).result(60)
         assert other != held.info.backend_pid
 
 
-def test_another_database_gets_a_session_of_its_own(kept: KeptConnection, database: str) -> None:
+def test_another_database_gets_a_session_of_its_own(kept: ReusedConnection, database: str) -> None:
     backend(kept, database)
     elsewhere = psycopg.conninfo.make_conninfo(database, dbname="postgres")
     with kept.connection(elsewhere) as connection:
@@ -141,7 +143,7 @@ def test_spark_marks_the_workers_it_reuses(spark: SparkSession) -> None:
 
 def test_workers_begin_with_what_they_need(spark: SparkSession) -> None:
     """They are forked from a process that has loaded it."""
-    for pid in awaken(spark):
+    for pid in keep_alive(spark):
         above = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
         assert worker_daemon.__name__ in Path(f"/proc/{above}/cmdline").read_text()
 
@@ -172,7 +174,7 @@ def test_what_keeps_workers_awake_runs_where_a_data_source_does(spark: SparkSess
     """Spark has several sets of workers; a task of another set would keep the wrong ones."""
     spark.dataSource.register(WorkerSource)
     sources = {row.pid for row in spark.read.format("workers").load().collect()}
-    kept = awaken(spark)
+    kept = keep_alive(spark)
     assert kept
     assert kept <= sources
 
@@ -181,8 +183,8 @@ def test_workers_are_kept_awake_until_it_ends(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[set[int]] = []
-    monkeypatch.setattr(awake, "awaken", lambda session: found.append(awaken(session)))
-    with kept_awake(spark, every_secs=0.01):
+    monkeypatch.setattr(keepalive, "keep_alive", lambda session: found.append(keep_alive(session)))
+    with kept_alive(spark, every_secs=0.01):
         eventually(lambda: len(found) > 2, "tasks that keep workers awake")
     for thread in threading.enumerate():
         if thread.name == "awake":
@@ -193,5 +195,5 @@ def test_workers_are_kept_awake_until_it_ends(
 
 def test_executors_that_spark_would_give_back_are_left_alone() -> None:
     session = SimpleNamespace(conf={"spark.dynamicAllocation.enabled": "true"})
-    with kept_awake(cast(SparkSession, session), every_secs=0):
+    with kept_alive(cast(SparkSession, session), every_secs=0):
         assert not [thread for thread in threading.enumerate() if thread.name == "awake"]

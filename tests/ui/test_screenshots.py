@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from headrace.spark.pipelines.progress import Progress
-from headrace.spark.pipelines.publishing import change
+from headrace.spark.pipelines.progress_stream import change
 from headrace.testing.server_process import ServerProcess
 from tests.conftest import stop_cleanly
 from tests.http.helpers import client_of
@@ -71,7 +71,7 @@ def furnish(http: httpx.Client) -> None:
 
 
 def pipelines(at: float, age: int) -> list[dict[str, object]]:
-    """What two pipelines say at a moment, as `headrace.spark.pipelines.publishing` puts it."""
+    """What two pipelines say at a moment, as `headrace.spark.pipelines.progress_stream` puts it."""
     lags = {"stream-to-postgres": 0.2 + age % 35 / 40, "archive": 4 + age % 60 / 6}
     told = (
         Progress(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.pipelines.base import ConfigFile
     from headrace.spark.pipelines.progress import Progress
-    from headrace.spark.pipelines.runner import Work
+    from headrace.spark.pipelines.runner import PipelineSpec
 
 app = typer.Typer(
     name="pipeline",
@@ -74,15 +74,15 @@ def run(
         typer.echo(f"{progress.pipeline} stopped after {progress.rows} rows.", err=True)
 
 
-def _work(name: str, file: ConfigFile, state: Path, *, once: bool) -> Work:
+def _work(name: str, file: ConfigFile, state: Path, *, once: bool) -> PipelineSpec:
     from headrace.spark.pipelines import names, pipeline
     from headrace.spark.pipelines.base import Run
-    from headrace.spark.pipelines.runner import Work
+    from headrace.spark.pipelines.runner import PipelineSpec
 
     if name not in names():
         fail(f"there is no pipeline {name!r}; there are {', '.join(names())}.", EXIT_REFUSED)
     chosen = pipeline(name)
-    return Work(chosen, file.of(chosen), Run(once, state / name))
+    return PipelineSpec(chosen, file.of(chosen), Run(once, state / name))
 
 
 @app.command("list")
@@ -99,10 +99,10 @@ def list_() -> None:
 def prepare() -> None:
     """Keep Spark's classes ready on this machine, so that pipelines start sooner."""
     _need_spark()
-    from headrace.spark import class_archive
+    from headrace.spark.runtime import jvm_cds
 
     try:
-        made = class_archive.make()
+        made = jvm_cds.make()
     except (RuntimeError, OSError) as error:
         fail(str(error), EXIT_FAILED)
     typer.echo(f"{made} ({made.stat().st_size >> 20} MiB)")

@@ -18,8 +18,8 @@ from headrace.client import Client, ProducerStamp, Settings, Stream
 from headrace.errors import BodyTooLarge, StreamFull, StreamNotFound
 from headrace.postgres.ledger import Claim
 from headrace.postgres.sink import Rejected
-from headrace.spark.streams.refusals import refusal
-from headrace.spark.streams.tracking import StreamProblem
+from headrace.spark.streams.append_errors import refusal
+from headrace.spark.streams.offset_tracker import StreamProblem
 
 _ROWS_PER_APPEND = 200
 _APPEND_BYTES_MAX = 1024 * 1024
@@ -35,19 +35,19 @@ class Quarantine:
     settings: Settings
     stream: str
 
-    def of(self, claim: Claim | None) -> Aside:
+    def of(self, claim: Claim | None) -> DeadLetters:
         """What is set aside of one partition of one batch."""
-        return Aside(self, claim)
+        return DeadLetters(self, claim)
 
 
 @dataclass
-class Aside:
+class DeadLetters:
     _quarantine: Quarantine
     claim: Claim | None  # of the batch, before anything is sent
     _sifted: list[Rejected] = field(default_factory=list)
     sent: int = 0
 
-    def sift(self, batch: pa.RecordBatch, reason_column: str) -> pa.RecordBatch:
+    def split(self, batch: pa.RecordBatch, reason_column: str) -> pa.RecordBatch:
         """The rows without a reason against them; the others are remembered."""
         if not reason_column:
             return batch

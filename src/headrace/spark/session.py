@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from headrace.spark import class_archive
-from headrace.spark.java import find_java_home
+from headrace.spark.runtime import jvm_cds
+from headrace.spark.runtime.java import find_java_home
 
 LOOPBACK = "127.0.0.1"
 
@@ -24,7 +24,7 @@ _CHECKPOINT_FILES = (
 )
 
 _DRIVER_JAVA = "spark.driver.extraJavaOptions"
-_WORKER_DAEMON = "headrace.spark.worker_daemon"
+_WORKER_DAEMON = "headrace.spark.runtime.worker_daemon"
 
 
 def build_session(
@@ -41,7 +41,7 @@ def build_session(
     """
     prepare_environment()
     chosen = _defaults(ui=ui) | dict(conf or {})
-    java_options = class_archive.added_to(chosen.get(_DRIVER_JAVA, ""))
+    java_options = jvm_cds.added_to(chosen.get(_DRIVER_JAVA, ""))
     if java_options:  # an empty one would stand for what spark-defaults.conf has
         chosen[_DRIVER_JAVA] = java_options
     builder: SparkSession.Builder = SparkSession.builder.appName(app_name)

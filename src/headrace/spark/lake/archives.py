@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset as ds
 
-from headrace.spark.lake.files import ROWS_PER_GROUP, LakeError, remove_files, write_files
-from headrace.spark.lake.tables import Iceberg, location, partitions_of
-from headrace.spark.places import local_path
+from headrace.spark.lake.parquet_files import ROWS_PER_GROUP, LakeError, remove_files, write_files
+from headrace.spark.lake.table_commits import Iceberg, location, partitions_of
+from headrace.spark.local_paths import local_path
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

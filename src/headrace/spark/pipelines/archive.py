@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.lake.archives import find_archive
-from headrace.spark.lake.files import LakeError
+from headrace.spark.lake.parquet_files import LakeError
+from headrace.spark.local_paths import local_path
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
-from headrace.spark.pipelines.reading import StreamsConfig, messages
-from headrace.spark.places import local_path
+from headrace.spark.pipelines.stream_source import StreamsConfig, messages
 
 PARTITIONS = ("day", "shard")
 OLD_PARTITIONS = ("stream", "day")  # of tables that earlier versions made; they keep them

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headrace.spark.places import PlaceError, local_path
+from headrace.spark.local_paths import PlaceError, local_path
 
 # A batch of wide rows must fit into Spark's usual heap of 1 GiB, several times over.
 BYTES_PER_BATCH = 64 * 1024 * 1024

@@ -23,11 +23,11 @@ from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import response_body
 from headrace.protocol.offsets import BEGINNING, START
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
-from headrace.spark.pipelines.job import Job, started
-from headrace.spark.pipelines.reading import StreamsConfig, selection
-from headrace.spark.streams.options import read_options
+from headrace.spark.pipelines.batch_job import Job, started
+from headrace.spark.pipelines.stream_source import StreamsConfig, selection
 from headrace.spark.streams.selection import selection_of
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_options import read_options
 
 
 class Config(StreamsConfig, frozen=True, kw_only=True):

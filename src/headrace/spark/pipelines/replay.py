@@ -17,12 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client.settings import Settings
 from headrace.spark.lake.archives import Archive, find_archive
+from headrace.spark.local_paths import local_path
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
-from headrace.spark.pipelines.job import Job, started
-from headrace.spark.places import local_path
+from headrace.spark.pipelines.batch_job import Job, started
 from headrace.spark.streams.appender import Appender, Producer
-from headrace.spark.streams.options import WriteOptions
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_options import WriteOptions
 
 VERSION_FILE = "replay.json"
 

@@ -25,7 +25,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.spark.awake import kept_awake
 from headrace.spark.pipelines.base import (
     DEFAULT_STATE_DIR,
     ConfigError,
@@ -35,11 +34,12 @@ from headrace.spark.pipelines.base import (
     Run,
     state_dir,
 )
-from headrace.spark.pipelines.locks import locked
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
-from headrace.spark.pipelines.publishing import Publisher
+from headrace.spark.pipelines.progress_stream import Publisher
+from headrace.spark.pipelines.state_lock import locked
+from headrace.spark.runtime.keepalive import kept_alive
+from headrace.spark.runtime.signals import java_ignores_sigterm
 from headrace.spark.session import build_session
-from headrace.spark.signals import java_ignores_sigterm
 
 _REPORT_SECS = 1.0
 _FIRST_PAUSE_SECS = 1.0
@@ -76,13 +76,13 @@ def run_pipeline(
 ) -> Progress:
     """Run until it ends, fails, or is told to stop. Its last progress says which."""
     (progress,) = run_pipelines(
-        [Work(pipeline, config, run)], master=master, spark_conf=spark_conf, watch=watch
+        [PipelineSpec(pipeline, config, run)], master=master, spark_conf=spark_conf, watch=watch
     )
     return progress
 
 
 def run_pipelines(
-    works: Sequence[Work],
+    specs: Sequence[PipelineSpec],
     *,
     master: str | None = None,
     spark_conf: Mapping[str, str] | None = None,
@@ -93,37 +93,39 @@ def run_pipelines(
     Raises ConfigError, before anything has begun, if another run has the state of one of them.
     """
     with ExitStack() as held:
-        for work in works:
-            held.enter_context(locked(work.run.state_dir))
-        return _run_pipelines(works, master, spark_conf, watch)
+        for spec in specs:
+            held.enter_context(locked(spec.run.state_dir))
+        return _run_pipelines(specs, master, spark_conf, watch)
 
 
 def _run_pipelines(
-    works: Sequence[Work],
+    specs: Sequence[PipelineSpec],
     master: str | None,
     spark_conf: Mapping[str, str] | None,
     watch: Watcher,
 ) -> list[Progress]:
     stopping = _stop_on_signals()
-    begun = [Begun(work, may_begin_again=len(works) > 1 and not work.run.once) for work in works]
-    title = " ".join(work.pipeline.name for work in works)
+    runs = [
+        PipelineRun(spec, may_begin_again=len(specs) > 1 and not spec.run.once) for spec in specs
+    ]
+    title = " ".join(spec.pipeline.name for spec in specs)
     with ExitStack() as publishing:
-        for each in begun:
+        for each in runs:
             publishing.enter_context(each.publisher())
         session = _built(f"headrace {title}", master, spark_conf)
-        goes_on = any(not work.run.once for work in works)
+        goes_on = any(not spec.run.once for spec in specs)
         try:
-            with kept_awake(session) if goes_on else nullcontext():
-                run_all(session, begun, stopping, watch)
+            with kept_alive(session) if goes_on else nullcontext():
+                run_all(session, runs, stopping, watch)
         finally:
-            for each in begun:
+            for each in runs:
                 each.write()
             session.stop()
-    return [each.progress for each in begun]
+    return [each.progress for each in runs]
 
 
 @dataclass(frozen=True)
-class Work:
+class PipelineSpec:
     """A pipeline with what it is told."""
 
     pipeline: Pipeline
@@ -131,11 +133,11 @@ class Work:
     run: Run
 
 
-class Begun:
+class PipelineRun:
     """One pipeline of this process: its query while there is one, and what is known of it."""
 
-    def __init__(self, work: Work, *, may_begin_again: bool) -> None:
-        self._work = work
+    def __init__(self, spec: PipelineSpec, *, may_begin_again: bool) -> None:
+        self._spec = spec
         self._may_begin_again = may_begin_again
         self._query: StreamingQuery | None = None
         self._failures = 0
@@ -143,21 +145,21 @@ class Begun:
         self._next_at = 0.0
         self.is_over = False
         now = time.time()
-        self.progress = Progress(work.pipeline.name, os.getpid(), started_at=now, updated_at=now)
+        self.progress = Progress(spec.pipeline.name, os.getpid(), started_at=now, updated_at=now)
         self._meter = Meter(self.progress, now)
-        work.run.state_dir.mkdir(parents=True, exist_ok=True)
+        spec.run.state_dir.mkdir(parents=True, exist_ok=True)
         self.write()
 
     def write(self) -> None:
-        self.progress.write(self._work.run.state_dir)
+        self.progress.write(self._spec.run.state_dir)
 
     def publisher(self) -> AbstractContextManager[object]:
-        config = self._work.config
+        config = self._spec.config
         if not config.progress:
             return nullcontext()
         return Publisher(config.server, config.token, config.progress, self.progress)
 
-    def look(self, session: SparkSession, wait_secs: float, stopping: threading.Event) -> None:
+    def poll(self, session: SparkSession, wait_secs: float, stopping: threading.Event) -> None:
         """Go on: begin if it is time, else wait for the query a little and note how it does."""
         try:
             if self._query is not None:
@@ -167,7 +169,7 @@ class Begun:
                 self.progress.state = FAILED if self.progress.last_error else STOPPED
             elif time.monotonic() >= self._next_at:
                 self._begun_at = time.monotonic()
-                self._query = self._work.pipeline.start(session, self._work.config, self._work.run)
+                self._query = self._spec.pipeline.start(session, self._spec.config, self._spec.run)
                 self.progress.state, self.progress.last_error = RUNNING, None
             else:
                 stopping.wait(wait_secs)
@@ -221,13 +223,13 @@ def session_conf(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_all(
-    session: SparkSession, begun: Sequence[Begun], stopping: threading.Event, watch: Watcher
+    session: SparkSession, runs: Sequence[PipelineRun], stopping: threading.Event, watch: Watcher
 ) -> None:
-    while left := [each for each in begun if not each.is_over]:
+    while left := [each for each in runs if not each.is_over]:
         for each in left:
-            each.look(session, _REPORT_SECS / len(left), stopping)
+            each.poll(session, _REPORT_SECS / len(left), stopping)
             watch(each.progress)
-        if any(each.is_over and each.progress.last_error for each in begun):
+        if any(each.is_over and each.progress.last_error for each in runs):
             stopping.set()
 
 

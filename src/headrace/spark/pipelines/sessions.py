@@ -16,10 +16,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.spark.batches import current_query
-from headrace.spark.committed import FILE as COMMITTED_FILE
+from headrace.spark.batch_ids import current_query
+from headrace.spark.commit_note import FILE as COMMITTED_FILE
 from headrace.spark.pipelines.base import Pipeline, Run, local_postgres
-from headrace.spark.pipelines.reading import StreamsConfig, messages
+from headrace.spark.pipelines.stream_source import StreamsConfig, messages
 
 _TABLE = """
 create table if not exists {} (

@@ -27,7 +27,7 @@ from headrace.spark.pipelines.base import (
     Run,
     local_postgres,
 )
-from headrace.spark.pipelines.reading import check_names
+from headrace.spark.pipelines.stream_source import check_names
 
 _TABLE = """
 create table if not exists {} (

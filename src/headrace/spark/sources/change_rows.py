@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.postgres.pgoutput import Change
-from headrace.spark.workers import settle
+from headrace.spark.runtime.workers import freeze_modules
 
 _PIECE_BYTES_MAX = 8 * 1024 * 1024
 
@@ -52,7 +52,7 @@ class ChangePartition(InputPartition):
         self._data = _packed(changes)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_modules()
         with pa.ipc.open_stream(self._data) as reader:
             yield from reader
 

@@ -21,17 +21,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headrace.spark.batches import current_batch
-from headrace.spark.lake.files import (
+from headrace.spark.batch_ids import current_batch
+from headrace.spark.lake.parquet_files import (
     LakeError,
     LakeFile,
     no_place,
     remove_files,
     write_files,
 )
-from headrace.spark.lake.tables import DeltaLake, Iceberg, LakeTable
+from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
+from headrace.spark.local_paths import local_path
 from headrace.spark.options import OptionError, Options
-from headrace.spark.places import local_path
 
 NAME = "headrace_lake"
 OPTIONS = frozenset({"path", "tableFormat", "partitionBy", "catalog", "table"})

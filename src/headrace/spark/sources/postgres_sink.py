@@ -23,14 +23,14 @@ from pyspark.sql.types import StructType
 from headrace.client import Settings
 from headrace.postgres.ledger import Claim, RowsDigest, prepare
 from headrace.postgres.sink import Target, write
-from headrace.spark.batches import BatchOfTask, current_batch
-from headrace.spark.committed import CommitNote
-from headrace.spark.held import HeldRows
+from headrace.spark.batch_ids import BatchOfTask, current_batch
+from headrace.spark.commit_note import CommitNote
+from headrace.spark.kept_connections import postgres_connection
+from headrace.spark.local_paths import local_path
 from headrace.spark.options import OptionError, Options
-from headrace.spark.places import local_path
-from headrace.spark.postgres_sessions import postgres_connection
 from headrace.spark.quarantine import Quarantine
-from headrace.spark.workers import settle
+from headrace.spark.runtime.workers import freeze_modules
+from headrace.spark.spooled_rows import HeldRows
 
 NAME = "headrace_postgres"
 OPTIONS = frozenset(
@@ -57,7 +57,7 @@ class PostgresSink(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        settle()
+        freeze_modules()
         sink = _Sink(Options(NAME, self.options, OPTIONS), schema)
         if overwrite and not sink.target.keys:
             raise OptionError(f"{NAME} only adds: write with output mode append, or give keys.")
@@ -109,14 +109,14 @@ class _Sink:
             prepare(self.target.url)
 
     def write(self, at: BatchOfTask | None, batches: Iterator[pa.RecordBatch]) -> Done:
-        settle()
+        freeze_modules()
         partition = at.partition if at is not None else 0
         aside = self._quarantine.of(None) if self._quarantine is not None else None
         with HeldRows() as held:
             rows = RowsDigest()
             for batch in batches:
                 rows.add(batch)
-                held.add(aside.sift(batch, self._reason) if aside is not None else batch)
+                held.add(aside.split(batch, self._reason) if aside is not None else batch)
             claim = self._claim(at, rows.value()) if at is not None else None
             if aside is None:
                 written = write(self.target, claim, held, connect=postgres_connection)

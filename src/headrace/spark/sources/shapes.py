@@ -1,6 +1,6 @@
 """The data source `headrace_shapes`: the changes of one table from an Electric Shape API.
 
-The same rows as `headrace_postgres_changes` gives; reading is `headrace.spark.shapes`.
+The same rows as `headrace_postgres_changes` gives; reading is `headrace.spark.shape_feed`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.spark.options import Options
-from headrace.spark.shapes import ShapeBatch, ShapeFeed, ShapePosition
+from headrace.spark.shape_feed import ShapeBatch, ShapeFeed, ShapePosition
 from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitions
 
 NAME = "headrace_shapes"

@@ -12,11 +12,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.spark.options import OptionError
+from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.streams.columns import DEFAULT_SCHEMA
-from headrace.spark.streams.options import read_options, write_options
-from headrace.spark.streams.reader import BatchReader, StreamReader
-from headrace.spark.streams.writer import BatchWriter, StreamWriter
-from headrace.spark.workers import settle
+from headrace.spark.streams.stream_options import read_options, write_options
+from headrace.spark.streams.stream_reader import BatchReader, StreamReader
+from headrace.spark.streams.stream_writer import BatchWriter, StreamWriter
 
 
 class HeadraceSource(DataSource):
@@ -46,5 +46,5 @@ class HeadraceSource(DataSource):
         options = write_options(self.options)
         if options.batch is not None:
             raise OptionError("The option batch is for batch writes: a query counts its own.")
-        settle()
+        freeze_modules()
         return StreamWriter(options, schema)

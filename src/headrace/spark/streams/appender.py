@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from headrace.client.calls import Appended, ProducerStamp
 from headrace.errors import HeadraceError, Refused
-from headrace.spark.streams.bodies import Chunker, bodies_of
-from headrace.spark.streams.options import WriteOptions
-from headrace.spark.streams.refusals import refusal
-from headrace.spark.streams.repeats import is_stored
-from headrace.spark.streams.server import Server
-from headrace.spark.streams.tracking import StreamProblem
+from headrace.spark.streams.append_errors import refusal
+from headrace.spark.streams.chunking import Chunker, bodies_of
+from headrace.spark.streams.duplicates import is_stored
+from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_options import WriteOptions
 
 LANES_MAX: Final = 4
 _WAITING_MAX: Final = 2  # chunks a lane has before it; what it holds in memory

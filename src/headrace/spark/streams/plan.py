@@ -28,7 +28,7 @@ SparkOffset = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetRange:
     """A range of one stream, and how much it holds as far as that is known."""
 
     stream: str
@@ -43,7 +43,7 @@ class Span:
         return self.bytes + REQUEST_BYTES
 
 
-class Stand(NamedTuple):
+class StreamTail(NamedTuple):
     """Where a stream ended when it was asked, and which stream of that name it was."""
 
     offset: str
@@ -58,11 +58,11 @@ def is_another(created_at_ms: int | None, than_ms: int | None) -> bool:
 class StreamPartition(InputPartition):
     """The ranges one task reads, in order."""
 
-    def __init__(self, spans: list[Span]) -> None:
+    def __init__(self, spans: list[OffsetRange]) -> None:
         self.spans = spans
 
 
-def initial(stands: Mapping[str, Stand]) -> SparkOffset:
+def initial(stands: Mapping[str, StreamTail]) -> SparkOffset:
     """Where a query begins that has no checkpoint."""
     offset: SparkOffset = {
         "at": {name: stands[name].offset for name in sorted(stands)},
@@ -72,7 +72,7 @@ def initial(stands: Mapping[str, Stand]) -> SparkOffset:
     return offset
 
 
-def place(start: SparkOffset, spans: Sequence[Span]) -> SparkOffset:
+def place(start: SparkOffset, spans: Sequence[OffsetRange]) -> SparkOffset:
     """The end of a batch that reads `spans`."""
     known = {} if start.get("initial") else start["at"]
     ends = {span.stream: span.end for span in spans}
@@ -111,7 +111,7 @@ def cut_of(end: SparkOffset) -> tuple[int, int] | None:
     return (least, most) if most else None
 
 
-def spans_between(start: SparkOffset, end: SparkOffset) -> list[Span]:
+def spans_between(start: SparkOffset, end: SparkOffset) -> list[OffsetRange]:
     """What a batch reads: every stream that stands further in `end` than in `start`."""
     begins, created = end.get("from", {}), created_of(end)
     spans = []
@@ -121,7 +121,9 @@ def spans_between(start: SparkOffset, end: SparkOffset) -> list[Span]:
         # of the first batch was not read by it.
         if first != at and not (start.get("initial") and stream not in begins):
             size = _size(first, at)
-            spans.append(Span(stream, first, at, bytes=size, created_at_ms=created.get(stream)))
+            spans.append(
+                OffsetRange(stream, first, at, bytes=size, created_at_ms=created.get(stream))
+            )
     return spans
 
 
@@ -149,10 +151,10 @@ def shares(pending: Mapping[str, int], budget: int) -> dict[str, int]:
     return given
 
 
-def packed(spans: Iterable[Span], count: int) -> list[StreamPartition]:
+def packed(spans: Iterable[OffsetRange], count: int) -> list[StreamPartition]:
     """Spans in at most `count` partitions of about equal weight; a span stays whole."""
     weights = [0] * count
-    bins: list[list[Span]] = [[] for _ in range(count)]
+    bins: list[list[OffsetRange]] = [[] for _ in range(count)]
     # The heaviest first into the lightest bin; then by name, so that a plan repeats itself.
     for span in sorted(spans, key=lambda span: (-span.weight, span.stream, span.start)):
         lightest = weights.index(min(weights))
@@ -161,10 +163,10 @@ def packed(spans: Iterable[Span], count: int) -> list[StreamPartition]:
     return [StreamPartition(sorted(held, key=_in_order)) for held in bins if held]
 
 
-def _in_order(span: Span) -> tuple[str, str]:
+def _in_order(span: OffsetRange) -> tuple[str, str]:
     return span.stream, span.start
 
 
-def partition_count(spans: Iterable[Span], least: int, most: int) -> int:
+def partition_count(spans: Iterable[OffsetRange], least: int, most: int) -> int:
     wanted = sum(span.weight for span in spans) // PARTITION_BYTES + 1
     return max(least, min(wanted, most))

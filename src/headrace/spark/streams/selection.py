@@ -16,9 +16,9 @@ from headrace.protocol import framed
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, NOW, START
 from headrace.protocol.registry import note_announced
-from headrace.spark.streams.options import ReadOptions
-from headrace.spark.streams.plan import SparkOffset, Stand, created_of, is_another
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.plan import SparkOffset, StreamTail, created_of, is_another
+from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_options import ReadOptions
 
 
 class Selection(Protocol):
@@ -26,7 +26,7 @@ class Selection(Protocol):
         """Every stream there is to read, now."""
         ...
 
-    def tails(self) -> dict[str, Stand] | None:
+    def tails(self) -> dict[str, StreamTail] | None:
         """Where every stream stands, if that is known without asking each of them."""
         ...
 
@@ -108,14 +108,14 @@ class Followed:
         self._exclude = exclude
         self._server = server
         self._cursor: str | None = None
-        self._tails: dict[str, Stand] = {}
+        self._tails: dict[str, StreamTail] = {}
         # Streams that may stand elsewhere than where the query has read to.
-        self._elsewhere: dict[str, Stand] = {}
+        self._elsewhere: dict[str, StreamTail] = {}
 
     def names(self) -> set[str]:
         return set(self.tails())
 
-    def tails(self) -> dict[str, Stand]:
+    def tails(self) -> dict[str, StreamTail]:
         self._follow(wait=False)
         return dict(self._tails)
 
@@ -125,11 +125,11 @@ class Followed:
         self._elsewhere = {
             name: tail
             for name, tail in self._elsewhere.items()
-            if self._is_news(name, tail, Stand(at.get(name, START.token()), created.get(name)))
+            if self._is_news(name, tail, StreamTail(at.get(name, START.token()), created.get(name)))
         }
         return set(self._elsewhere)
 
-    def _is_news(self, name: str, tail: Stand, read: Stand) -> bool:
+    def _is_news(self, name: str, tail: StreamTail, read: StreamTail) -> bool:
         if tail.offset > read.offset:
             return True
         # One that stands before what was read is another stream of that name: asked, it says so.
@@ -172,7 +172,7 @@ class Followed:
                 # What of it was not read yet is noticed as missing when it is asked for.
                 self._tails.pop(name, None)
             else:
-                stand = Stand(change.next_offset, change.created_at_ms)
+                stand = StreamTail(change.next_offset, change.created_at_ms)
                 self._tails[name] = self._elsewhere[name] = stand
 
 

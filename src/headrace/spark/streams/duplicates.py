@@ -11,7 +11,7 @@ from headrace.protocol import framed
 from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import Logged, log_form
 from headrace.protocol.offsets import START, Position, parse_token
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
 
 
 def is_stored(server: Server, stream: str, content_type: str, body: bytes, end: str) -> bool:

@@ -19,7 +19,7 @@ _EVERY_SECS: Final = 40.0
 
 
 @contextmanager
-def kept_awake(session: SparkSession, every_secs: float = _EVERY_SECS) -> Iterator[None]:
+def kept_alive(session: SparkSession, every_secs: float = _EVERY_SECS) -> Iterator[None]:
     """While this lasts, workers do not end for want of work.
 
     Where Spark gives back executors that have nothing to do, it is left to.
@@ -40,10 +40,10 @@ def _keep_awake(session: SparkSession, every_secs: float, ended: threading.Event
     while not ended.wait(every_secs):
         # In a session that is about to end it fails, and nobody needs it.
         with suppress(Exception):
-            awaken(session)
+            keep_alive(session)
 
 
-def awaken(session: SparkSession) -> set[int]:
+def keep_alive(session: SparkSession) -> set[int]:
     """Give every core a task, in the processes that data sources run in; which those are."""
     tasks = session.sparkContext.defaultParallelism
     found = session.range(0, tasks, 1, tasks).mapInArrow(_pid, "pid long").collect()

@@ -9,12 +9,12 @@ from typing import Final
 
 import psycopg
 
-from headrace.spark.workers import is_reused
+from headrace.spark.runtime.workers import is_reused
 
 _IDLE_SECS_MAX: Final = 60.0  # firewalls forget connections; Spark ends idle workers by then
 
 
-class KeptConnection:
+class ReusedConnection:
     """A session of Postgres that outlives a task. One, so that a worker never holds many."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class KeptConnection:
             connection.close()
 
 
-_kept = KeptConnection()
+_kept = ReusedConnection()
 
 
 def postgres_connection(url: str) -> AbstractContextManager[psycopg.Connection]:

@@ -16,13 +16,13 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from headrace.spark.lake.checks import (
+from headrace.spark.lake.parquet_files import LakeFile, partition_text
+from headrace.spark.lake.table_checks import (
     check_columns,
     check_delta_place,
     check_iceberg_place,
     check_partitions,
 )
-from headrace.spark.lake.files import LakeFile, partition_text
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -11,9 +11,9 @@ import os
 from typing import Final
 
 _REUSED: Final = "SPARK_REUSE_WORKER"  # Spark's own mark, in the environment of its workers
-_SETTLING_TASKS: Final = 4  # a worker reads in one task and writes in the next, and loads for each
+_WARM_UP_TASKS: Final = 4  # a worker reads in one task and writes in the next, and loads for each
 
-_settled = 0
+_frozen_after = 0
 
 
 def is_reused() -> bool:
@@ -21,12 +21,12 @@ def is_reused() -> bool:
     return _REUSED in os.environ
 
 
-def settle() -> None:
+def freeze_modules() -> None:
     """Take what is loaded out of the collector's sight: it stays for good. For each task to call.
 
     With our modules a collection takes 40 ms of a core before this, and nothing after it.
     """
-    global _settled
-    if _settled < _SETTLING_TASKS and is_reused():
-        _settled += 1
+    global _frozen_after
+    if _frozen_after < _WARM_UP_TASKS and is_reused():
+        _frozen_after += 1
         gc.freeze()

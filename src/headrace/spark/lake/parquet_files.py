@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.lake.statistics import delta_stats
+from headrace.spark.lake.delta_stats import delta_stats
 
 ROWS_PER_GROUP: Final = 20_000  # a reader skips whole groups: Arrow's 1,048,576 hold everything
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import types
 
-from headrace.spark.lake.files import LakeError
+from headrace.spark.lake.parquet_files import LakeError
 
 
 def check_delta_place(path: Path) -> None:

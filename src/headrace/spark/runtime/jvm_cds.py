@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pyspark
 
-from headrace.spark.java import cache_home, find_java_home
+from headrace.spark.runtime.java import cache_home, find_java_home
 
 _DEADLINE_SECS = 600
-_REHEARSAL = "headrace.spark.rehearsal"
+_REHEARSAL = "headrace.spark.runtime.cds_training"
 _SHARED = "-XX:SharedArchiveFile"
 _AT_EXIT = "-XX:ArchiveClassesAtExit"
 # Whoever says any of these to Java has archives of their own in mind, and Java takes one at a time.

@@ -28,15 +28,21 @@ from headrace.errors import (
     StreamDeleted,
     StreamNotFound,
 )
-from headrace.spark.streams.ahead import ahead
+from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.streams.columns import Columns, arrow_schema, gathered
-from headrace.spark.streams.options import ReadOptions
+from headrace.spark.streams.offset_tracker import (
+    REPLACED,
+    Bounds,
+    DataLoss,
+    StreamProblem,
+    Tracker,
+)
 from headrace.spark.streams.plan import (
     SNAPSHOT,
-    Span,
+    OffsetRange,
     SparkOffset,
-    Stand,
     StreamPartition,
+    StreamTail,
     cut_into,
     cut_of,
     is_another,
@@ -45,17 +51,11 @@ from headrace.spark.streams.plan import (
     place,
     spans_between,
 )
+from headrace.spark.streams.prefetch import ahead
 from headrace.spark.streams.selection import selection_of
-from headrace.spark.streams.server import Server
-from headrace.spark.streams.snapshots import snapshot_rows
-from headrace.spark.streams.tracking import (
-    REPLACED,
-    Bounds,
-    DataLoss,
-    StreamProblem,
-    Tracker,
-)
-from headrace.spark.workers import settle
+from headrace.spark.streams.snapshot_rows import snapshot_rows
+from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_options import ReadOptions
 
 _AHEAD_BYTES_MIN: Final = 1024 * 1024
 _AHEAD_BATCHES: Final = 2
@@ -68,7 +68,7 @@ class _Replaced(Exception):
 def read_partition(
     options: ReadOptions, schema: pa.Schema, partition: StreamPartition
 ) -> Iterator[pa.RecordBatch]:
-    settle()
+    freeze_modules()
     server = Server(options.settings)
     try:
         found = gathered(_batches(options, server, Columns(schema), partition))
@@ -96,7 +96,7 @@ def _batches(
                 ) from None
 
 
-def _loss(server: Server, span: Span, error: HeadraceError | _Replaced) -> str | None:
+def _loss(server: Server, span: OffsetRange, error: HeadraceError | _Replaced) -> str | None:
     """Why what was planned is not there any more, if that is what `error` says."""
     if isinstance(error, StreamNotFound | StreamDeleted | OffsetTrimmed | _Replaced):
         return str(error)
@@ -106,12 +106,12 @@ def _loss(server: Server, span: Span, error: HeadraceError | _Replaced) -> str |
     return None
 
 
-def _is_replaced(server: Server, span: Span) -> bool:
+def _is_replaced(server: Server, span: OffsetRange) -> bool:
     [tail] = server.tails([{"stream": span.stream}])
     return is_another(tail.created_at_ms, span.created_at_ms)
 
 
-def _span_batches(server: Server, columns: Columns, span: Span) -> Iterator[pa.RecordBatch]:
+def _span_batches(server: Server, columns: Columns, span: OffsetRange) -> Iterator[pa.RecordBatch]:
     start = span.start
     if start.startswith(SNAPSHOT):
         start = start.removeprefix(SNAPSHOT)
@@ -125,7 +125,7 @@ def _span_batches(server: Server, columns: Columns, span: Span) -> Iterator[pa.R
 
 
 def _partitions(
-    tracker: Tracker, spans: list[Span], least: int, most: int
+    tracker: Tracker, spans: list[OffsetRange], least: int, most: int
 ) -> Sequence[StreamPartition]:
     count = partition_count(spans, least, most)
     if spans and len(spans) < least:
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tracker_now: Tracker | None = None
         self._server_now: Server | None = None
         self._initial: SparkOffset | None = None
-        self._target: dict[str, Stand] | None = None
+        self._target: dict[str, StreamTail] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tracker_now": None, "_server_now": None}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.postgres.ledger import Committed
-from headrace.spark.places import PlaceError, local_path
+from headrace.spark.local_paths import PlaceError, local_path
 
 FILE: Final = "ledger.json"
 _BATCHES_KEPT: Final = 2

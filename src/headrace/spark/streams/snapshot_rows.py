@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from headrace.spark.streams.columns import Columns
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
 
 
 def snapshot_rows(

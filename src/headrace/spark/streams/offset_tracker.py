@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from headrace.client.ranges import Tail
 from headrace.protocol.offsets import BEGINNING, START
-from headrace.spark.streams.options import EARLIEST, LATEST, ReadOptions
 from headrace.spark.streams.plan import (
     SNAPSHOT,
-    Span,
+    OffsetRange,
     SparkOffset,
-    Stand,
+    StreamTail,
     created_of,
     initial,
     is_another,
@@ -26,7 +25,8 @@ from headrace.spark.streams.plan import (
     shares,
 )
 from headrace.spark.streams.selection import Selection
-from headrace.spark.streams.server import Server
+from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_options import EARLIEST, LATEST, ReadOptions
 
 GONE: Final = frozenset({"stream-not-found", "stream-deleted", "bucket-not-found"})
 TRIMMED: Final = "offset-trimmed"
@@ -56,7 +56,7 @@ class Tracker:
         self._server = server
         self._selection = selection
         self._last_batch_secs = time.monotonic()
-        self._seen: dict[str, Stand] = {}  # where streams stood when they were last asked for
+        self._seen: dict[str, StreamTail] = {}  # where streams stood when they were last asked for
         # Where to wait at streams that lost what a query has read, while they hold nothing new.
         self._waiting_at: dict[str, str] = {}
 
@@ -69,11 +69,11 @@ class Tracker:
         if isinstance(starting, dict):
             latest = {name for name, offset in starting.items() if offset == LATEST}
             self._check_selected(starting)
-            given = {name: Stand(offset, None) for name, offset in starting.items()}
+            given = {name: StreamTail(offset, None) for name, offset in starting.items()}
             return initial(given | self.tails(latest))
         return initial(self.tails())
 
-    def ending(self) -> dict[str, Stand]:
+    def ending(self) -> dict[str, StreamTail]:
         """Where each stream of a batch read ends."""
         ending = self._options.ending
         tails = self.tails()
@@ -81,7 +81,7 @@ class Tracker:
             self._check_selected(ending)
             for name, offset in ending.items():
                 if offset != LATEST:
-                    tails[name] = Stand(offset, None)
+                    tails[name] = StreamTail(offset, None)
         return tails
 
     def _check_selected(self, offsets: dict[str, str]) -> None:
@@ -89,7 +89,7 @@ class Tracker:
         if unknown:
             raise StreamProblem(f"An offset is given for {unknown[0]}, which is not read here.")
 
-    def tails(self, names: Iterable[str] | None = None) -> dict[str, Stand]:
+    def tails(self, names: Iterable[str] | None = None) -> dict[str, StreamTail]:
         if names is None:
             known = self._selection.tails()
             if known is not None:
@@ -114,7 +114,7 @@ class Tracker:
     # -- what is new -----------------------------------------------------------------------------
 
     def latest(
-        self, start: SparkOffset, bounds: Bounds, target: dict[str, Stand] | None
+        self, start: SparkOffset, bounds: Bounds, target: dict[str, StreamTail] | None
     ) -> SparkOffset:
         """Where the next batch ends: `start` itself if there is nothing for one.
 
@@ -135,14 +135,16 @@ class Tracker:
         self._last_batch_secs = time.monotonic()
         return place(start, self._cut(spans, bounds))
 
-    def _is_batch(self, spans: list[Span]) -> bool:
+    def _is_batch(self, spans: list[OffsetRange]) -> bool:
         """Whether what waits is worth a batch: enough of it, or waiting for long enough."""
         least = self._options.messages_min
         if not spans or least is None or sum(span.messages for span in spans) >= least:
             return bool(spans)
         return time.monotonic() - self._last_batch_secs >= self._options.delay_max_secs
 
-    def pending(self, start: SparkOffset, target: dict[str, Stand] | None) -> list[Span]:
+    def pending(
+        self, start: SparkOffset, target: dict[str, StreamTail] | None
+    ) -> list[OffsetRange]:
         """What stands between `start` and the tails, or `target`."""
         at, created = start["at"], created_of(start)
         if target is None:
@@ -167,15 +169,19 @@ class Tracker:
         spans = []
         for tail in found:
             name = tail.stream
-            read = Stand(at.get(name, BEGINNING), created.get(name))
+            read = StreamTail(at.get(name, BEGINNING), created.get(name))
             span = self._next_span(tail, read, seen.get(name), target)
             if span is not None:
                 spans.append(replace(span, created_at_ms=tail.created_at_ms))
         return spans
 
     def _next_span(
-        self, tail: Tail, read: Stand, seen: Stand | None, target: dict[str, Stand] | None
-    ) -> Span | None:
+        self,
+        tail: Tail,
+        read: StreamTail,
+        seen: StreamTail | None,
+        target: dict[str, StreamTail] | None,
+    ) -> OffsetRange | None:
         name, first = tail.stream, read.offset
         wanted = None if target is None else target[name]
         is_replaced = any(
@@ -206,7 +212,7 @@ class Tracker:
             )
         return self._server.tails([{"stream": tail.stream, "from": BEGINNING}])[0]
 
-    def _span(self, tail: Tail, first: str, end: str | None) -> Span | None:
+    def _span(self, tail: Tail, first: str, end: str | None) -> OffsetRange | None:
         if tail.problem == TRIMMED:
             if not self._options.from_snapshot:
                 self._refuse(tail)
@@ -217,9 +223,9 @@ class Tracker:
         end = end or tail.next_offset
         if not tail.messages or end <= max(first, START.token()):
             return None
-        return Span(tail.stream, first, end, tail.messages, tail.bytes)
+        return OffsetRange(tail.stream, first, end, tail.messages, tail.bytes)
 
-    def _kept(self, tail: Tail, end: str | None) -> Span | None:
+    def _kept(self, tail: Tail, end: str | None) -> OffsetRange | None:
         """What is left of a trimmed stream; before it comes its snapshot, if that is wanted."""
         earliest = tail.earliest_offset
         [kept] = self._server.tails([{"stream": tail.stream, "from": earliest}])
@@ -229,14 +235,16 @@ class Tracker:
         end = end or kept.next_offset
         if self._options.from_snapshot:
             first = f"{SNAPSHOT}{earliest}"
-            return Span(tail.stream, first, max(end, earliest), kept.messages + 1, kept.bytes)
+            return OffsetRange(
+                tail.stream, first, max(end, earliest), kept.messages + 1, kept.bytes
+            )
         if not kept.messages or end <= earliest:
             return None
-        return Span(tail.stream, earliest, end, kept.messages, kept.bytes)
+        return OffsetRange(tail.stream, earliest, end, kept.messages, kept.bytes)
 
     # -- cutting ---------------------------------------------------------------------------------
 
-    def _cut(self, spans: list[Span], bounds: Bounds) -> list[Span]:
+    def _cut(self, spans: list[OffsetRange], bounds: Bounds) -> list[OffsetRange]:
         """The spans, shortened so that all together keep the bounds."""
         messages = _shortages({s.stream: s.messages for s in spans}, bounds.messages_max)
         sizes = _shortages({s.stream: s.bytes for s in spans}, bounds.bytes_max)
@@ -245,12 +253,12 @@ class Tracker:
         ends = {tail.stream: tail.until_offset for tail in found}
         return [replace(s, end=min(s.end, ends.get(s.stream) or s.end)) for s in spans]
 
-    def split(self, span: Span, pieces: int) -> list[Span]:
+    def split(self, span: OffsetRange, pieces: int) -> list[OffsetRange]:
         """One span as several, for a reader that wants more partitions than there are streams."""
         if span.start.startswith(SNAPSHOT):
             return [span]
         size = max(1, span.bytes // pieces)
-        parts: list[Span] = []
+        parts: list[OffsetRange] = []
         first = span.start
         while len(parts) < pieces - 1:
             query = {"stream": span.stream, "from": first, "max_bytes": size}
@@ -262,10 +270,10 @@ class Tracker:
         return [*parts, replace(span, start=first, bytes=size)]
 
 
-def _stands(tails: Iterable[Tail]) -> dict[str, Stand]:
+def _stands(tails: Iterable[Tail]) -> dict[str, StreamTail]:
     """Those that have a tail."""
     return {
-        tail.stream: Stand(tail.next_offset, tail.created_at_ms)
+        tail.stream: StreamTail(tail.next_offset, tail.created_at_ms)
         for tail in tails
         if tail.problem is None
     }
@@ -277,7 +285,7 @@ def _shortages(pending: dict[str, int], most: int | None) -> dict[str, int]:
     return {name: given[name] for name in pending if given[name] < pending[name]}
 
 
-def _seek(span: Span, messages: dict[str, int], sizes: dict[str, int]) -> dict[str, Any]:
+def _seek(span: OffsetRange, messages: dict[str, int], sizes: dict[str, int]) -> dict[str, Any]:
     query: dict[str, Any] = {"stream": span.stream, "from": span.start.removeprefix(SNAPSHOT)}
     if span.stream in messages:
         query["max_messages"] = messages[span.stream]

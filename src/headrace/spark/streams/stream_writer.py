@@ -29,14 +29,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from headrace.spark.batches import current_batch
+from headrace.spark.batch_ids import current_batch
 from headrace.spark.options import OptionError
+from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.streams.appender import Appender, Producer
-from headrace.spark.streams.bodies import by_stream
+from headrace.spark.streams.chunking import by_stream
 from headrace.spark.streams.columns import gathered
-from headrace.spark.streams.options import WriteOptions
-from headrace.spark.streams.tracking import StreamProblem
-from headrace.spark.workers import settle
+from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.stream_options import WriteOptions
 
 # Rows are sorted by stream so many at a time: with thousands of streams each has few of them.
 _GATHERED_ROWS = 100_000
@@ -80,7 +80,7 @@ class _Writer:
     def _append_all(
         self, batches: Iterator[pa.RecordBatch], producer: Producer | None, partition: int
     ) -> Written:
-        settle()
+        freeze_modules()
         with Appender(self._options, producer) as appender:
             for rows in gathered(batches, _GATHERED_ROWS, _GATHERED_BYTES):
                 found = list(self._by_stream(rows))

@@ -1,0 +1,1 @@
+"""What a Spark session needs around it: Java, its class archive, Python workers, signals."""
