@@ -132,7 +132,7 @@ def test_a_write_that_names_its_batch_is_one_producer_however_many_there_are(
         with pytest.raises(StreamProblem, match="epoch 2 has written since"):
             write(http, [{"value": "1"}], **options, batch=1)
         assert stored(http, name) == [0, 1, 2]
-        with pytest.raises(StreamProblem, match=r"knows 1 producers.*producerId and batch"):
+        with pytest.raises(StreamProblem, match=r"already has 1 producers.*producerId and batch"):
             write(http, [{"value": "3"}], stream=name)
 
 
@@ -171,7 +171,7 @@ def test_a_batch_needs_a_producer_and_a_query_counts_its_own(http: httpx.Client)
 def test_a_full_stream_is_named_with_the_setting_to_raise(serve: Serve, name: str) -> None:
     with client_of(serve(DS_LIMITS__MAX_STREAM_BYTES="1000")) as http:
         put(http, name)
-        told = rf"{name}: .*past 1000 bytes.*DS_LIMITS__MAX_STREAM_BYTES.*compact"
+        told = rf"{name}: .*larger than 1000 bytes.*DS_LIMITS__MAX_STREAM_BYTES.*compact"
         with pytest.raises(StreamProblem, match=told):
             write(http, [{"value": json.dumps("x" * 2000)}], stream=name)
 
