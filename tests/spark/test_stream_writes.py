@@ -157,7 +157,7 @@ def test_hundreds_of_batches_of_every_kind_are_a_producer_each(
             aside.of(Claim("w", "query", 0, number)).send([Rejected({"n": number}, "bad")])
         numbers = [m["record"]["n"] if isinstance(m, dict) else m for m in stored(http, name)]
         assert numbers == [number for number in range(300) for _ in range(3)]
-        with pytest.raises(StreamProblem, match=r"knows 3 producers"):
+        with pytest.raises(StreamProblem, match=r"already has 3 producers"):
             write(http, [{"value": "1"}], stream=name)
 
 
