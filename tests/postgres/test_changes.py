@@ -22,6 +22,7 @@ from headrace.postgres.server import PostgresServer
 from headrace.postgres.sink import Target, write
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Generation, Slot
+from headrace.postgres.staging import Staging
 from headrace.testing.waiting import eventually
 from tests.postgres.fixtures import UNSYNCED, private_postgres
 
@@ -537,16 +538,16 @@ def test_a_table_that_is_rewritten_while_it_is_copied_is_copied_again(
 ) -> None:
     others = "create table others (id int primary key)"
     execute(database, ITEMS, others, "insert into others values (1), (2)")
-    stage_table, rewritten = Slot._stage_table, list[str]()
+    add_rows, rewritten = Staging.add_rows, list[str]()
 
-    def slow(slot: Slot, connection: psycopg.Connection, table: str, first: int) -> int:
-        rows = stage_table(slot, connection, table, first)
+    def slow(staging: Staging, connection: psycopg.Connection, table: str, first: int) -> int:
+        rows = add_rows(staging, connection, table, first)
         if table == "public.items" and not rewritten:
             rewritten.append(table)
             execute(database, "alter table others alter column id type bigint")
         return rows
 
-    monkeypatch.setattr(Slot, "_stage_table", slow)
+    monkeypatch.setattr(Staging, "add_rows", slow)
     with consuming(database, "items", "others") as consumer:
         assert [change.key for change in consumer.take(2)] == ['{"id":1}', '{"id":2}']
         assert rewritten
@@ -685,6 +686,68 @@ def test_a_row_has_one_table_and_one_key_in_snapshot_and_log(
         taken += consumer.take(2)
         assert [change.op for change in taken] == ["snapshot", "delete", "insert"]
         assert {(change.table, change.key) for change in taken} == {("public.items", key)}
+
+
+def test_types_that_users_made_keep_their_type(database: str) -> None:
+    execute(
+        database,
+        "create type mood as enum ('sad', 'so \"so\"')",
+        "create domain counted as int check (value >= 0)",
+        "create domain recounted as counted",
+        "create domain moods as mood[]",
+        "create type pair as (a int, b text)",
+        "create table items (id counted primary key, m mood[], n recounted[], d moods, p pair[],"
+        " r int4range[], f float8[])",
+    )
+    row = (
+        "array['sad', 'so \"so\"']::mood[], '{{1,2},{3,null}}', '{sad}', array[(1, 'x,y')::pair],"
+        " array[int4range(1, 3)], '{NaN,1.5}'"
+    )
+    execute(database, f"insert into items values (1, {row})")
+    with consuming(database, "items") as consumer:
+        execute(database, f"insert into items values (2, {row})")
+        for number, change in enumerate(consumer.take(2), 1):
+            assert value(change) == {
+                "id": number,
+                "m": ["sad", 'so "so"'],
+                "n": [[1, 2], [3, None]],
+                "d": ["sad"],
+                "p": ['(1,"x,y")'],
+                "r": ["[1,3)"],
+                "f": ["NaN", 1.5],
+            }
+            assert change.key == f'{{"id":{number}}}'
+
+
+@pytest.mark.parametrize("renames", [["item_id"], ["item_no", "item_id"]])
+def test_a_key_that_is_renamed_while_nobody_reads_stays_the_key(
+    database: str, renames: list[str]
+) -> None:
+    execute(database, ITEMS, "alter table items replica identity full")
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items values (1, 'a')")
+        consumer.take(1)
+        consumer.feed.close()
+        names, found = ["id", *renames], []
+        for number, name in enumerate(names, 2):
+            execute(
+                database,
+                f"insert into items values ({number}, 'a')",
+                f"delete from items where {name} = {number}",
+            )
+            if name != names[-1]:
+                execute(database, f"alter table items rename {name} to {names[number - 1]}")
+            found += [f'{{"{name}":{number}}}'] * 2
+        consumer.restart()
+        taken = consumer.take(3 * len(names) - 1)
+        assert [change.key for change in taken if change.op != "schema"] == found
+
+
+def test_a_table_without_a_key_is_refused_where_rows_must_have_one(database: str) -> None:
+    execute(database, "create table items (n int)", "alter table items replica identity full")
+    with pytest.raises(SlotError, match=r"public\.items has no primary key.*withoutKey"):
+        ChangeFeed(Slot(database, "keyed", ["items"], needs_key=True)).begin()
+    ChangeFeed(Slot(database, "keyless", ["items"])).begin()
 
 
 def test_a_large_key_is_told_with_an_update_that_leaves_it(database: str) -> None:

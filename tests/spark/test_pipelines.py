@@ -12,10 +12,12 @@ import psycopg
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from headrace.cli.pipeline import app
 from headrace.client import Client, State
 from headrace.spark.pipelines import archive, compact, postgres_to_stream, stream_to_postgres
-from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
+from headrace.spark.pipelines.base import ConfigError, ConfigFile, Pipeline, Run
 from headrace.spark.pipelines.stream_source import messages
 from headrace.testing.server_process import ServerProcess
 from tests.http.helpers import JSON, client_of
@@ -401,6 +403,45 @@ def test_changes_fold_to_what_the_table_holds(
     folded = [(row["a"], row["b"], row["n"], row["body"]) for row in state.rows("items").values()]
     assert sorted(folded) == sorted(rows)
     assert sorted(state.rows("items")) == ["%25/", "moved/n", "x%2Fy/z"]
+
+
+def test_a_table_altered_and_copied_again_folds_to_what_it_holds(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    """Among keys that are empty, and that look like the name of the empty one."""
+    execute(
+        database,
+        "create table items (id text primary key)",
+        "insert into items values (''), ('a'), ('%empty'), ('%25empty')",
+    )
+    file = tmp_path / "pipelines.toml"
+    file.write_text(
+        f'[postgres-to-stream]\npostgres = "{database}"\nslot = "again"\nserver = "{server.url}"\n'
+        'stream = "p2s-again"\nformat = "changes"\n'
+    )
+    config = ConfigFile.read(file).of(postgres_to_stream.PIPELINE)
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    execute(database, "alter table items add n int default 7")
+    asked = CliRunner().invoke(app, ["resnapshot", "--table", "items", "--config", str(file)])
+    assert asked.output == "items will be copied again by the consumer of the slot again.\n"
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    state = State()
+    with Client(server.url) as client:
+        messages = client.stream("p2s-again").read_json()
+    for message in messages:
+        state.apply(message)
+    assert [message["headers"].get("control") for message in messages[4:6]] == ["reset", "schema"]
+    assert messages[5]["type"] == "items"
+    assert [column["type"] for column in messages[5]["value"]["columns"]] == ["text", "integer"]
+    assert state.rows("items") == {
+        key: {"id": row_id, "n": 7}
+        for key, row_id in [
+            ("%empty", ""), ("a", "a"), ("%25empty", "%empty"), ("%2525empty", "%25empty")
+        ]
+    }  # fmt: skip
+    refused = CliRunner().invoke(app, ["resnapshot", "--table", "absent", "--config", str(file)])
+    assert refused.exit_code == 2
+    assert "follows public.items, and not public.absent" in refused.output
 
 
 @pytest.mark.parametrize("tables", [("a", "b"), ("public.a", "other.a")])

@@ -109,6 +109,37 @@ def prepare() -> None:
 
 
 @app.command()
+def resnapshot(
+    table: Annotated[str, typer.Option(metavar="TABLE", help="Such as public.items.")],
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The one the pipeline runs with.")
+    ] = None,
+) -> None:
+    """Have postgres-to-stream copy one table again: a reset, all its rows, then what changes.
+
+    A pipeline that runs begins within seconds, one that is stopped when it runs next.
+    """
+    _need_spark()
+    import psycopg
+
+    from headrace.postgres.slot_names import SlotError
+    from headrace.postgres.slots import Slot
+    from headrace.spark.pipelines.base import ConfigError, ConfigFile
+    from headrace.spark.pipelines.postgres_to_stream import PIPELINE, Config
+
+    try:
+        found = ConfigFile.read(config).of(PIPELINE)
+        assert isinstance(found, Config), "each pipeline has its own configuration"
+        slot = Slot(found.postgres, found.slot, found.tables)
+        slot.request_copy(table)
+    except (ConfigError, SlotError) as error:
+        fail(str(error), EXIT_REFUSED)
+    except psycopg.OperationalError as error:
+        fail(f"Postgres is away or refuses: {str(error).strip()}", EXIT_FAILED)
+    typer.echo(f"{table} will be copied again by the consumer of the slot {slot.name}.")
+
+
+@app.command()
 def status(
     name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
     state: StateOption = _STATE,

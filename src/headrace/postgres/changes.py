@@ -22,7 +22,10 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from headrace.postgres.catalog import check_identity, primary_key
+from headrace.postgres.copies import Copies, Copy, OnPartitions
 from headrace.postgres.history import look
+from headrace.postgres.keys import Keys
 from headrace.postgres.origins import Origin, is_own
 from headrace.postgres.pgoutput import (
     Begin,
@@ -36,7 +39,7 @@ from headrace.postgres.pgoutput import (
 )
 from headrace.postgres.replication import Replication, open_replication
 from headrace.postgres.slot_names import SlotError
-from headrace.postgres.slots import Generation, Slot, describe
+from headrace.postgres.slots import Generation, Slot
 
 T = TypeVar("T")
 
@@ -59,6 +62,9 @@ class Position:
     owner: str = ""  # none before the first batch, nor in checkpoints of earlier versions
     system: str = ""  # the same
     mark: int = 0  # the end of a batch that Postgres was told of, and has if it was not restored
+    keys: dict[str, list[str]] = field(default_factory=dict)  # the names that each key had
+    copy: int = 0  # the last copy of a table that was begun between changes
+    copy_row: int = 0  # and how many rows of it are behind
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> Position:
@@ -71,12 +77,18 @@ class Position:
             offset.get("owner", ""),
             offset.get("system", ""),
             lsn_number(offset.get("mark", "0/0")),
+            offset.get("keys", {}),
+            offset.get("copy", 0),
+            offset.get("copy_row", 0),
         )
 
     def offset(self) -> dict[str, Any]:
         """As JSON, keys in order: Spark compares offsets as text."""
         offset = {
+            "copy": self.copy or "",
+            "copy_row": self.copy_row or "",
             "generation": self.generation,
+            "keys": dict(sorted(self.keys.items())) or "",
             "lsn": lsn_text(self.lsn),
             "mark": lsn_text(self.mark) if self.mark else "",
             "owner": self.owner,
@@ -112,8 +124,12 @@ class ChangeFeed:
         origin: Origin = "others",
         recover_lost_slot: bool = True,
         retry_secs: float = 60.0,
+        on_partitions: OnPartitions = "report",
     ) -> None:
         self.slot = slot
+        self._copies = Copies(slot, on_partitions)
+        self._copy: Copy | None = None  # what comes next between the changes
+        self._knows_copies = False
         self._origin = origin
         self._recover = recover_lost_slot
         self._retry_secs = retry_secs
@@ -143,7 +159,8 @@ class ChangeFeed:
     def _first(self, generation: Generation, *, row: int) -> Position:
         found = self.slot.relations(generation)
         shapes = {table: relation.fingerprint for table, relation in found.items()}
-        return Position(generation.number, row, generation.lsn, 0, shapes)
+        keys = {table: names for table, it in found.items() if (names := it.key_names)}
+        return Position(generation.number, row, generation.lsn, 0, shapes, keys=keys)
 
     def newest_lsn(self) -> int:
         """The end of Postgres's log as it is now, so far as it is on disk: no sooner is it sent."""
@@ -196,11 +213,61 @@ class ChangeFeed:
         if generation.staged and has_begun:
             self.slot.release_snapshot()
             self._generation = replace(generation, staged=False)
-        if bounds.until is not None and start.lsn >= bounds.until:
+        copy = self._due_copy(start)
+        if copy is not None:
+            if start.copy == copy.number or start.lsn >= copy.lsn:
+                return self._copy_batch(start, at, copy, bounds)
+            bounds = replace(bounds, until=max(bounds.until or 0, copy.lsn), stop=copy.lsn)
+        elif bounds.until is not None and start.lsn >= bounds.until:
             return Batch(start, at, [])
         reader = self._reader_at(start)
         reader.acknowledge(start.lsn)
-        return replace(self._collect(reader, at, bounds), start=start)
+        found = replace(self._collect(reader, at, bounds), start=start)
+        if copy is not None and not found.changes and found.end.lsn >= copy.lsn:
+            return self._copy_batch(start, found.end, copy, bounds)
+        return found
+
+    def _due_copy(self, start: Position) -> Copy | None:
+        """What is to come between the changes next, if anything is. What is through is let go."""
+        while True:
+            if not self._knows_copies:
+                self._copy = self._copies.next(start.copy)
+                self._knows_copies = True
+            copy = self._copy
+            if copy is None or (start.copy, start.copy_row) != (copy.number, copy.rows):
+                return copy
+            self._copies.release(copy)
+            self._knows_copies = False
+
+    def _copy_batch(self, start: Position, at: Position, copy: Copy, bounds: _Bounds) -> Batch:
+        if at.copy != copy.number:
+            at = replace(at, copy=copy.number, copy_row=0)
+        last = min(copy.rows, at.copy_row + bounds.rows_max)
+        end, changes = self._copied(at, copy, last, bounds.bytes_max)
+        if end.copy_row == at.copy_row:
+            self._knows_copies = False
+            raise psycopg.OperationalError("The copy is gone.")  # made again on the next attempt
+        return Batch(start, end, changes)
+
+    def _copied(
+        self, at: Position, copy: Copy, last: int, bytes_max: int | None = None
+    ) -> tuple[Position, list[Change]]:
+        """Rows of a copy, the shape that they have first; and the position behind them."""
+        changes: list[Change] = []
+        rows = size_bytes = 0
+        with closing(self._copies.rows(copy, at.copy_row, last)) as found:
+            for change in found:
+                changes.append(change)
+                rows += 1
+                size_bytes += _size_bytes(change)
+                if bytes_max is not None and size_bytes >= bytes_max:
+                    break
+        relation = self._copies.relation(copy) if rows and at.copy_row == 0 else None
+        if relation is not None and at.shapes.get(copy.table) != relation.fingerprint:
+            at = _with_shape(at, relation)
+            value = self.slot.types.describe(relation)
+            changes.insert(1, changes[0]._replace(op="schema", value=value, seq=-1))
+        return replace(at, copy_row=at.copy_row + rows), changes
 
     def _named(self, position: Position) -> Position:
         owner = position.owner or self._own_name
@@ -213,6 +280,7 @@ class ChangeFeed:
         if self._generation is not None and self._reader is not None and is_known:
             return self._generation
         self._look_again_at = now + _LOOK_AGAIN_SECS
+        self._knows_copies = False
         self.slot.check_owner(start.owner)
         loss = self._loss(start)
         if loss is not None:
@@ -290,7 +358,9 @@ class ChangeFeed:
             return found
         if start.generation != end.generation:
             return []
-        collected = _Collector(start)
+        if (start.copy, start.copy_row) != (end.copy, end.copy_row):
+            return self._reread_copy(start, end)
+        collected = _Collector(start, self.slot.types.describe)
         deadline = time.monotonic() + _REREAD_SECS
         reader = self._reader_at(start)
         while not collected.has_reached(end):
@@ -305,10 +375,21 @@ class ChangeFeed:
         self._read_to = collected.position
         return collected.changes
 
+    def _reread_copy(self, start: Position, end: Position) -> list[Change]:
+        copy = self._copies.find(end.copy)
+        if copy is None:
+            return []  # it went with a crash, and comes again as a whole
+        at = start if start.copy == end.copy else replace(start, copy=end.copy, copy_row=0)
+        again, changes = self._copied(at, copy, end.copy_row)
+        if again.copy_row < end.copy_row:
+            raise psycopg.OperationalError("The copy is gone.")  # the next look sees it
+        return changes
+
     def _collect(self, reader: Replication, start: Position, bounds: _Bounds) -> Batch:
-        collected = _Collector(replace(start, mark=self._mark))
+        at = replace(start, mark=self._mark)
+        collected = _Collector(at, self.slot.types.describe, bounds.stop)
         deadline = time.monotonic() + bounds.wait_secs
-        while not bounds.is_full(collected):
+        while not bounds.is_full(collected) and not collected.is_past_stop:
             message = reader.receive(collected.patience_secs(deadline))
             if message is not None:
                 collected.take(self._decoder.feed(message))
@@ -321,6 +402,10 @@ class ChangeFeed:
                 deadline = time.monotonic() + _ASK_AGAIN_SECS
                 reader.acknowledge(start.lsn)
         end = collected.position
+        if bounds.stop is not None and collected.has_all_before(bounds.stop, reader.sent_lsn):
+            end = replace(end, lsn=max(end.lsn, bounds.stop), skip=0)
+            self._read_to = None if collected.is_owing or collected.is_past_stop else end
+            return Batch(start, end, collected.changes)
         # The last batch may have ended with its transaction: then that end is all there is so far.
         has_left = start.skip > 0 and end.lsn > start.lsn
         if not collected.changes and not has_left:
@@ -339,10 +424,12 @@ class ChangeFeed:
             return self._reader
         self.close()
         with self.slot.connect() as connection:
-            described = [describe(connection, table) for table in self.slot.tables]
-        keys = {d.table: frozenset(d.columns[i].name for i in d.keys) for d in described}
+            for table in self.slot.tables if self.slot.needs_key else ():
+                check_identity(connection, table, needs_key=True)
+            now = {table: primary_key(connection, table) for table in self.slot.tables}
+        keys = Keys(now, {table: frozenset(names) for table, names in start.keys.items()})
         leaves_out = is_own if self._origin == "others" else _nothing
-        self._decoder = Decoder(keys, leaves_out=leaves_out)
+        self._decoder = Decoder(keys, self.slot.types.encoder, leaves_out)
         origin = "none" if self._origin == "none" else "any"
         self._reader = open_replication(
             self.slot.url, self.slot.name, self.slot.name, start.lsn, origin=origin
@@ -380,6 +467,7 @@ class _Bounds:
     bytes_max: int
     wait_secs: float
     until: int | None
+    stop: int | None = None  # where something comes between the changes
 
     def is_over(self, lsn: int, deadline: float) -> bool:
         """Whether a batch that is still empty at `lsn` has waited long enough."""
@@ -392,8 +480,13 @@ class _Bounds:
 class _Collector:
     """Takes messages after a position and keeps what is new, and the position behind it."""
 
-    def __init__(self, start: Position) -> None:
+    def __init__(
+        self, start: Position, describe: Callable[[Relation], str], stop: int | None = None
+    ) -> None:
         self.position = start
+        self.is_past_stop = False
+        self._describe = describe
+        self._stop = stop
         self.changes: list[Change] = []
         self.size_bytes = 0
         self._behind = start.skip  # changes of the first transaction that were taken before
@@ -402,6 +495,9 @@ class _Collector:
 
     def take(self, messages: list[Any]) -> None:
         for message in messages:
+            if isinstance(message, Begin) and self._stop and message.commit_lsn >= self._stop:
+                self.is_past_stop = True
+                return
             if isinstance(message, Change):
                 self._change(message)
             elif isinstance(message, Commit):
@@ -429,6 +525,10 @@ class _Collector:
             return _REST_OF_TRANSACTION_SECS
         return 0.0 if self.changes else max(0.0, deadline - time.monotonic())
 
+    def has_all_before(self, stop: int, sent_lsn: int) -> bool:
+        """Whether no transaction that was committed before `stop` is still to come."""
+        return self.is_past_stop or (sent_lsn >= stop and not self.is_inside)
+
     def has_reached(self, end: Position) -> bool:
         return (self.position.lsn, self.position.skip) >= (end.lsn, end.skip)
 
@@ -449,11 +549,19 @@ class _Collector:
         before = self.position.shapes.get(change.table)
         if relation is None or before == relation.fingerprint:
             return
-        shapes = self.position.shapes | {relation.table: relation.fingerprint}
-        self.position = replace(self.position, shapes=shapes)
+        self.position = _with_shape(self.position, relation)
         if before is not None:
-            told = change._replace(op="schema", key=None, value=relation.describe(), old=None)
+            value = self._describe(relation)
+            told = change._replace(op="schema", key=None, value=value, old=None)
             self.changes.append(told._replace(unchanged=[], seq=-1))
+
+
+def _with_shape(position: Position, relation: Relation) -> Position:
+    shapes = position.shapes | {relation.table: relation.fingerprint}
+    keys = {table: names for table, names in position.keys.items() if table != relation.table}
+    if relation.key_names:
+        keys[relation.table] = relation.key_names
+    return replace(position, shapes=shapes, keys=keys)
 
 
 def _size_bytes(change: Change) -> int:

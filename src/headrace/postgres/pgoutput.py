@@ -7,11 +7,12 @@ built on the way. What an update did not send (TOAST that did not change) is nam
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.postgres.keys import Keys
 from headrace.postgres.values import Encoder, encoder
 
 Encoding = Callable[[int], Encoder]
@@ -93,12 +94,20 @@ class Relation:
         shape = [(column.name, column.type_oid, column.type_modifier) for column in self.columns]
         return f"{zlib.crc32(repr(shape).encode()):08x}"
 
-    def describe(self) -> str:
-        """The columns, as the `value` of a schema event."""
+    @property
+    def key_names(self) -> list[str]:
+        """The columns of its key; none where that is all columns."""
+        if len(self.keys) == len(self.columns):
+            return []
+        return [self.columns[i].name for i in self.keys]
+
+    def describe(self, types: Sequence[str]) -> str:
+        """The columns, as the `value` of a schema event; `types` names the type of each."""
         quote = encoder(0)
         columns = ",".join(
-            f'{{"name":{quote(c.name)},"type_oid":{c.type_oid},"key":{str(c.is_key).lower()}}}'
-            for c in self.columns
+            f'{{"name":{quote(c.name)},"type":{quote(type_)},"type_oid":{c.type_oid},'
+            f'"key":{str(c.is_key).lower()}}}'
+            for c, type_ in zip(self.columns, types, strict=True)
         )
         return f'{{"columns":[{columns}]}}'
 
@@ -122,6 +131,7 @@ def joined(fields: list[str | None]) -> str:
 
 class Begin(NamedTuple):
     xid: int
+    commit_lsn: int = 0
 
 
 class Commit(NamedTuple):
@@ -140,20 +150,20 @@ Message = Begin | Commit | Described | Change
 class Decoder:
     """Remembers the tables of one connection and the transaction it is in.
 
-    Under REPLICA IDENTITY FULL the publisher calls every column a key; `primary_keys` says, by
-    table, which really are. `encoding` says how values of a type become JSON. Transactions of an
+    Under REPLICA IDENTITY FULL the publisher calls every column a key; `keys` says which really
+    are. `encoding` says how values of a type become JSON. Transactions of an
     origin that `leaves_out` knows have no changes.
     """
 
     def __init__(
         self,
-        primary_keys: Mapping[str, frozenset[str]] | None = None,
+        keys: Keys | None = None,
         encoding: Encoding = encoder,
         leaves_out: Callable[[str], bool] = lambda origin: False,
     ) -> None:
         self._leaves_out = leaves_out
         self._is_left_out = False
-        self._primary_keys = primary_keys or {}
+        self._keys = keys
         self._encoding = encoding
         self._relations: dict[int, Relation] = {}
         self._xid = 0
@@ -195,7 +205,7 @@ class Decoder:
         self._committed_at_us = committed_at + _EPOCH_2000_US
         self._seq = 0
         self._is_left_out = False  # the origin follows, if there is one
-        return Begin(self._xid)
+        return Begin(self._xid, commit_lsn)
 
     def _relation(self, message: bytes) -> Described:
         schema, at = _string(message, 5)
@@ -203,18 +213,18 @@ class Decoder:
         table, is_full = f"{schema}.{name}", message[at] == _FULL
         (count,) = _U16.unpack_from(message, at + 1)
         at += 3
-        primary_key = self._primary_keys.get(table) if is_full else None
         columns = []
         for _ in range(count):
             is_key = bool(message[at] & 1)
             column, at = _string(message, at + 1)
-            if primary_key:
-                is_key = column in primary_key
             type_oid, modifier = _COLUMN_TYPE.unpack_from(message, at)
             columns.append(Column(column, type_oid, modifier, is_key))
             at += 8
+        (oid,) = _U32.unpack_from(message, 1)
+        if is_full and self._keys is not None:
+            columns = _with_key(self._keys, table, columns, self._relations.get(oid))
         relation = Relation.of(table, tuple(columns), self._encoding)
-        self._relations[_U32.unpack_from(message, 1)[0]] = relation
+        self._relations[oid] = relation
         return Described(relation)
 
     def _insert(self, message: bytes) -> Change:
@@ -268,6 +278,14 @@ class Decoder:
         self._seq += 1
         at = self._committed_at_us
         return Change(table, op, key, value, old, unchanged, self._commit_lsn, seq, self._xid, at)
+
+
+def _with_key(
+    keys: Keys, table: str, columns: list[Column], previous: Relation | None
+) -> list[Column]:
+    before = (len(previous.columns), previous.keys) if previous is not None else None
+    key = keys.among(table, [column.name for column in columns], before)
+    return [replace(column, is_key=column.name in key) for column in columns]
 
 
 def _known_by(relation: Relation, old: list[str | None], kind: int) -> str | None:

@@ -1,31 +1,41 @@
 """Publications, slots and the snapshot that goes with a slot.
 
 A slot and the snapshot taken with it are one *generation* of the feed. The snapshot is copied
-inside Postgres, in the transaction the slot was created with, into a table of rows numbered from
-0: read again after a restart it is the same, row for row, which a query over the live tables is
-not. The table is unlogged: a crash of Postgres empties it, and that begins the next generation.
-Everything else is in the log from the slot's first position on: no gap, no overlap.
-A slot that is lost starts the next generation, with a reset of every table as its first rows.
+inside Postgres (`staging`), in the transaction the slot was created with; a crash of Postgres
+empties the copy, and that begins the next generation. Everything else is in the log from the slot's
+first position on: no gap, no overlap. A slot that is lost starts the next generation, with a reset
+of every table as its first rows.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Generator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from headrace.postgres.pgoutput import Change, Column, Relation, joined, lsn_number, lsn_text
+from headrace.postgres import copies, partitions
+from headrace.postgres.catalog import (
+    Types,
+    check_identity,
+    describe,
+    exists,
+    files,
+    identifier,
+    qualified,
+)
+from headrace.postgres.pgoutput import Change, Relation, lsn_number, lsn_text
 from headrace.postgres.slot_names import (
     SlotError,
     check_database,
     check_slot_name,
     default_slot,
 )
+from headrace.postgres.staging import Staging
 from headrace.postgres.values import SESSION
 
 _LOCK = 0x6865616472616365  # "headrace": one set-up at a time
@@ -103,7 +113,7 @@ class Slot:
     """A named slot over a list of tables; the publication bears the same name.
 
     Without a name it has the default one of its database. `consumer` is how others are told who
-    has it.
+    has it. With `needs_key` a table without a primary key is refused.
     """
 
     def __init__(
@@ -114,6 +124,7 @@ class Slot:
         *,
         snapshot: bool = True,
         consumer: str = "",
+        needs_key: bool = False,
     ) -> None:
         if name:
             check_slot_name(name)
@@ -121,9 +132,11 @@ class Slot:
             raise SlotError("No tables to follow: name at least one, such as public.items.")
         self.url = url
         self._given_name = name
-        self.tables = [_qualified(table) for table in tables]
+        self.tables = [qualified(table) for table in tables]
         self.with_snapshot = snapshot
         self.consumer = consumer or socket.gethostname()
+        self.needs_key = needs_key
+        self.types = Types(self.connect)
 
     @cached_property
     def name(self) -> str:
@@ -205,7 +218,7 @@ class Slot:
 
     def _noted(self) -> Noted | None:
         with self.connect() as connection:
-            if not _exists(connection, "headrace.slots"):
+            if not exists(connection, "headrace.slots"):
                 return None
             row = connection.execute(
                 "select to_jsonb(s) from headrace.slots s where slot = %s", (self.name,)
@@ -237,10 +250,7 @@ class Slot:
     def has_snapshot(self) -> bool:
         """Whether the copy is there: a crash of Postgres empties it, a failover, too."""
         with self.connect() as connection:
-            if not _exists(connection, _quoted(f"headrace.{self._staging}")):
-                return False
-            columns = _format("select 1 from headrace.{} where seq < 0 limit 1", self._staging)
-            return connection.execute(columns).fetchone() is not None
+            return self._staging.is_there(connection)
 
     def _check_room(self) -> None:
         """Refuse to begin again, under the same bound, with a snapshot that outlived its slot."""
@@ -264,56 +274,48 @@ class Slot:
         with self.connect() as connection:
             self._drop_slot(connection)
             connection.execute(_format("drop publication if exists {}", self.name))
-            connection.execute(_format("drop table if exists headrace.{}", self._staging))
-            if _exists(connection, "headrace.slots"):
+            self._staging.drop(connection)
+            if exists(connection, "headrace.slots"):
                 connection.execute("delete from headrace.slots where slot = %s", (self.name,))
+            if exists(connection, "headrace.partitions"):
+                copies.forget(connection, self.name)
+            Staging(f"copy_{self.name}", self.types.encoder).drop(connection)
+
+    def request_copy(self, table: str) -> None:
+        """Ask the slot's consumer for one of its tables again: a reset, and all rows."""
+        with self.connect() as connection:
+            copies.request(connection, self.name, table)
 
     def release_snapshot(self) -> None:
         """Drop the copy: every row of it has been delivered."""
         with self.connect() as connection, connection.transaction():
-            connection.execute(_format("drop table if exists headrace.{}", self._staging))
+            self._staging.drop(connection)
             connection.execute(
                 "update headrace.slots set staged = false where slot = %s", (self.name,)
             )
 
     def snapshot_rows(self, generation: Generation, start: int, end: int) -> Generator[Change]:
         """The rows numbered from `start` to before `end`, one in memory at a time."""
-        relations = self.relations(generation)
-        query = _format(
-            "select seq, relation, fields, extract(epoch from taken_at) * 1000000"
-            " from headrace.{} where seq >= %s and seq < %s order by seq",
-            self._staging,
-        )
-        lsn = lsn_text(generation.lsn)
-        with self.connect() as connection, connection.cursor() as cursor:
-            # Row by row: whoever reads ends a batch by its bytes, and rows may be wide.
-            for seq, table, texts, at in cursor.stream(query, (start, end)):
-                relation = relations[table]
-                if texts is None:
-                    yield Change(table, "reset", None, None, None, [], lsn, seq, 0, int(at))
-                    continue
-                fields = relation.fields(texts)
-                key, value = relation.key_of(fields), joined(fields)
-                yield Change(table, "snapshot", key, value, None, [], lsn, seq, 0, int(at))
+        with self.connect() as connection:
+            yield from self._staging.rows(connection, lsn_text(generation.lsn), start, end)
 
     def relations(self, generation: Generation) -> dict[str, Relation]:
         """The tables as they were when they were copied; as they are, once the copy is gone."""
         with self.connect() as connection:
-            staged: dict[str, Relation] = {}
-            if generation.staged:
-                query = "select relation, fields from headrace.{} where seq < 0"
-                for table, texts in connection.execute(_format(query, self._staging)):
-                    staged[table] = Relation.of(table, _columns(texts))
-            return {t: staged.get(t) or describe(connection, t) for t in self.tables}
+            staged = self._staging.relations(connection) if generation.staged else {}
+            return {
+                table: staged.get(table) or describe(connection, table, self.types.encoder)
+                for table in self.tables
+            }
 
-    @property
-    def _staging(self) -> str:
-        return f"snapshot_{self.name}"
+    @cached_property
+    def _staging(self) -> Staging:
+        return Staging(f"snapshot_{self.name}", self.types.encoder)
 
     def _begin(self, known: int) -> Generation:
         with self.connect() as connection:
             connection.execute("select pg_advisory_lock(%s)", (_LOCK,))
-            connection.execute(_SET_UP + _MORE_COLUMNS)
+            connection.execute(_SET_UP + _MORE_COLUMNS + copies.SET_UP)
             check_database(connection, self.name)
             self._check_bound(connection)
             self._publish(connection)
@@ -335,8 +337,8 @@ class Slot:
 
     def _publish(self, connection: psycopg.Connection) -> None:
         for table in self.tables:
-            _check_identity(connection, table)
-        names = sql.SQL(", ").join(_identifier(table) for table in self.tables)
+            check_identity(connection, table, needs_key=self.needs_key)
+        names = sql.SQL(", ").join(identifier(table) for table in self.tables)
         exists = connection.execute(
             "select 1 from pg_publication where pubname = %s", (self.name,)
         ).fetchone()
@@ -367,6 +369,9 @@ class Slot:
     def _create(self, connection: psycopg.Connection, known: int) -> Generation:
         """Create the slot and, as of exactly its first position, copy the tables."""
         before = self._files(connection)
+        copies.forget(connection, self.name)
+        # Before the slot: what is attached from now on is found later.
+        partitions.note(connection, self.name, self.tables)
         with psycopg.connect(self.url, autocommit=True, replication="database") as creator:
             # A standby that synchronises slots then has it, and the feed goes on after a failover.
             failover = ", FAILOVER" if creator.info.server_version >= _FAILOVER_SINCE else ""
@@ -385,33 +390,19 @@ class Slot:
                 return generation
 
     def _files(self, connection: psycopg.Connection) -> list[Any]:
-        """Which file each table is in, those of its partitions included."""
-        query = (
-            "select relid::oid, pg_relation_filenode(relid) from pg_partition_tree(%s::regclass)"
-            " union select %s::regclass::oid, pg_relation_filenode(%s::regclass) order by 1"
-        )
-        return [connection.execute(query, 3 * (_quoted(t),)).fetchall() for t in self.tables]
+        return [files(connection, table) for table in self.tables]
 
     def _stage(self, connection: psycopg.Connection, lsn: str, known: int) -> Generation:
         before = connection.execute(
             "select generation from headrace.slots where slot = %s", (self.name,)
         ).fetchone()
         number = max(before[0] if before else -1, known) + 1
-        connection.execute(_format("drop table if exists headrace.{}", self._staging))
-        # Unlogged: what is copied while the slot is held back would count against what it may keep.
-        connection.execute(
-            _format(
-                "create unlogged table headrace.{} (seq bigint primary key, relation text not null,"
-                " fields text[], taken_at timestamptz not null default now())",
-                self._staging,
-            )
-        )
-        self._stage_columns(connection)
+        self._staging.begin(connection, self.tables)
         rows = 0
         if self.with_snapshot:
-            rows = self._stage_resets(connection) if number else 0
+            rows = self._staging.add_resets(connection, self.tables) if number else 0
             for table in self.tables:
-                rows += self._stage_table(connection, table, rows)
+                rows += self._staging.add_rows(connection, table, rows)
         connection.execute(
             "insert into headrace.slots (slot, generation, tables, lsn, rows, staged, keep_mb)"
             " values (%s, %s, %s, %s, %s, true, %s) on conflict (slot) do"
@@ -421,107 +412,9 @@ class Slot:
         )
         return Generation(number, lsn_number(lsn), rows, True)
 
-    def _stage_columns(self, connection: psycopg.Connection) -> None:
-        """Under numbers that no row has: what the columns of each table are."""
-        for number, table in enumerate(self.tables, 1):
-            connection.execute(
-                _format("insert into headrace.{} values (%s, %s, %s)", self._staging),
-                (-number, table, _texts(describe(connection, table).columns)),
-            )
-
-    def _stage_resets(self, connection: psycopg.Connection) -> int:
-        for seq, table in enumerate(self.tables):
-            connection.execute(
-                _format("insert into headrace.{} (seq, relation) values (%s, %s)", self._staging),
-                (seq, table),
-            )
-        return len(self.tables)
-
-    def _stage_table(self, connection: psycopg.Connection, table: str, first: int) -> int:
-        columns = describe(connection, table).columns
-        texts = sql.SQL(", ").join(
-            # format() prints as replication does; a cast to text would not (bool, char).
-            sql.SQL("case when {0} is null then null else format('%%s', {0}) end").format(
-                sql.Identifier(column.name)
-            )
-            for column in columns
-        )
-        done = connection.execute(
-            sql.SQL(
-                "insert into headrace.{} (seq, relation, fields)"
-                " select %s + row_number() over () - 1, %s, array[{}]::text[] from {}"
-            ).format(sql.Identifier(self._staging), texts, _identifier(table)),
-            (first, table),
-        )
-        return done.rowcount
-
-
-def describe(connection: psycopg.Connection, table: str) -> Relation:
-    """A table as a pgoutput Relation message would describe it."""
-    rows = connection.execute(
-        "select a.attname, a.atttypid::int8, a.atttypmod, coalesce("
-        # Without the columns that an index only includes. Of a row without a key, all is the key.
-        " a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1]), c.relreplident = 'f')"
-        " from pg_attribute a left join pg_class c on c.oid = a.attrelid"
-        " left join pg_index i on i.indrelid = a.attrelid and"
-        "   case when c.relreplident = 'i' then i.indisreplident else i.indisprimary end"
-        " where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped"
-        " and a.attgenerated = '' order by a.attnum",
-        (_quoted(table),),
-    ).fetchall()
-    return Relation.of(table, tuple(Column(*row) for row in rows))
-
-
-def _texts(columns: Sequence[Column]) -> list[str]:
-    return [str(part) for column in columns for part in astuple(column)]
-
-
-def _columns(texts: Sequence[str]) -> tuple[Column, ...]:
-    parts = iter(texts)
-    return tuple(
-        Column(name, int(oid), int(modifier), is_key == str(True))
-        for name, oid, modifier, is_key in zip(parts, parts, parts, parts, strict=True)
-    )
-
-
-def _check_identity(connection: psycopg.Connection, table: str) -> None:
-    """Refuse a table whose updates would begin to fail once it is published."""
-    row = connection.execute(
-        "select relreplident::text, exists (select 1 from pg_index where indrelid = c.oid and"
-        " indisprimary) from pg_class c where oid = to_regclass(%s)",
-        (_quoted(table),),
-    ).fetchone()
-    if row is None:
-        raise SlotError(f"There is no table {table}.")
-    identity, has_primary_key = row
-    if identity == "n" or (identity == "d" and not has_primary_key):
-        raise SlotError(
-            f"{table} has no primary key: once published, its updates and deletes would fail. "
-            f"Add one, or run: alter table {table} replica identity full;"
-        )
-
-
-def _qualified(table: str) -> str:
-    parts = table.strip().split(".")
-    if len(parts) > 2 or not all(parts):
-        raise SlotError(f"{table!r} is not a valid table name: write schema.table.")
-    return ".".join(["public", *parts][-2:])
-
-
-def _identifier(table: str) -> sql.Identifier:
-    return sql.Identifier(*table.split("."))
-
-
-def _quoted(table: str) -> str:
-    return _identifier(table).as_string(None)
-
 
 def _format(query: str, name: str) -> sql.Composed:
     return sql.SQL(query).format(sql.Identifier(name))
-
-
-def _exists(connection: psycopg.Connection, table: str) -> bool:
-    return connection.execute("select to_regclass(%s)", (table,)).fetchone() != (None,)
 
 
 def _add_columns(connection: psycopg.Connection) -> None:

@@ -33,10 +33,11 @@ def encoder(type_oid: int) -> Encoder:
     if info is None:
         return _text
     scalar = _scalar(info.name)
-    if info.array_oid == type_oid:
-        delimiter = info.delimiter
-        return lambda text: _array(text, scalar, delimiter)
-    return scalar
+    return array_encoder(scalar, info.delimiter) if info.array_oid == type_oid else scalar
+
+
+def array_encoder(element: Encoder, delimiter: str) -> Encoder:
+    return lambda text: _array(text, element, delimiter)
 
 
 def _scalar(name: str) -> Encoder:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client import Client
 from headrace.errors import HeadraceError
+from headrace.postgres.copies import OnPartitions
 from headrace.postgres.origins import Origin
 from headrace.spark.pipelines.base import (
     BYTES_PER_BATCH,
@@ -31,7 +32,7 @@ from headrace.spark.pipelines.base import (
 )
 
 _ROWS = ("insert",)
-_CHANGES = ("insert", "update", "delete", "truncate")
+_CHANGES = ("insert", "update", "delete", "truncate", "schema")
 _STREAM_OF_ROWS = "pg-{table}"
 _STREAM_OF_CHANGES = "/postgres/{table}"  # in a bucket, where compact gives history back
 STREAM_FILE = "stream"
@@ -44,10 +45,14 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     slot: str = ""  # else headrace_<database>
     stream: str = ""  # {schema}, {table} and {key} are filled in; else one of the two below
     format: Literal["rows", "changes"] = "rows"
-    operations: tuple[Literal["insert", "update", "delete", "truncate"], ...] = ()  # the usual
+    operations: tuple[
+        Literal["insert", "update", "delete", "truncate", "schema"], ...
+    ] = ()  # the usual
     snapshot: Literal["initial", "never"] = "initial"
     on_lost_slot: Literal["snapshot", "fail"] = "snapshot"
     origin: Origin = "others"
+    on_partitions: OnPartitions = "report"  # of those that come or go with rows
+    without_key: Literal["allow", "refuse"] = "allow"  # tables without a primary key
     producer: str = "postgres-to-stream"  # a lost checkpoint is refused, not written twice
     changes_per_batch: int = 50_000
     bytes_per_batch: int = BYTES_PER_BATCH  # of rows as JSON: a batch is in memory as a whole
@@ -135,6 +140,8 @@ def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFr
         .option("snapshot", config.snapshot)
         .option("onLostSlot", config.on_lost_slot)
         .option("origin", config.origin)
+        .option("onPartitions", config.on_partitions)
+        .option("withoutKey", config.without_key)
         .option("consumer", consumer)
         .option("maxChangesPerTrigger", config.changes_per_batch)
         .option("maxBytesPerTrigger", config.bytes_per_batch)
@@ -185,9 +192,19 @@ def _state_changes(changes: DataFrame) -> DataFrame:
     steps = F.when(moved, F.array(new, gone)).otherwise(F.array(one))
     each = changes.withColumn("each", F.explode(steps))
     flat = each.select("table", "xid", "unchanged", "each.*")
+    operation = F.col("operation")
     reset = F.lit('{"headers":{"control":"reset"}}')
-    is_reset = F.col("operation") == "truncate"
-    return flat.withColumn("value", F.when(is_reset, reset).otherwise(_change()))
+    told = F.when(operation == "truncate", reset).when(operation == "schema", _schema())
+    return flat.withColumn("value", told.otherwise(_change()))
+
+
+def _schema() -> Column:
+    """`{"type":…,"value":{"columns":…},"headers":{"control":"schema"}}`: who folds changes
+    passes over a control message that it does not know."""
+    named = F.to_json(F.struct(_name("table").alias("type")))
+    head = F.regexp_replace(named, r"\}$", "")
+    tail = F.lit(',"headers":{"control":"schema"}}')
+    return F.concat(head, F.lit(',"value":'), "row", tail)
 
 
 def _change() -> Column:
@@ -210,10 +227,19 @@ def _map(column: str) -> Column:
 
 
 def _text(key: str) -> Column:
-    """A key as text: its value, or its values with a slash between, which then is %2F in them."""
+    """A key as text: its value, or its values with a slash between, which then is %2F in them.
+
+    Who folds changes passes over an empty key, so it has a name, which no other value may have.
+    """
     values = F.map_values(_map(key))
+    is_such_a_name = values[0].rlike("^%(25)*empty$")
+    alone = (
+        F.when(values[0] == "", F.array(F.lit("%empty")))
+        .when(is_such_a_name, F.array(F.replace(values[0], F.lit("%"), F.lit("%25"))))
+        .otherwise(values)
+    )
     several = F.transform(values, lambda value: F.coalesce(_escaped(value), F.lit("%null")))
-    return F.array_join(F.when(F.size(values) == 1, values).otherwise(several), "/")
+    return F.array_join(F.when(F.size(values) == 1, alone).otherwise(several), "/")
 
 
 def _escaped(value: Column) -> Column:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.postgres.changes import Batch, ChangeFeed, Position
+from headrace.postgres.copies import ON_PARTITIONS, OnPartitions
 from headrace.postgres.origins import ORIGINS, Origin
 from headrace.postgres.slots import Slot
 from headrace.spark.options import Options
@@ -27,7 +28,7 @@ NAME = "headrace_postgres_changes"
 OPTIONS = frozenset(
     {
         "url", "slot", "tables", "snapshot", "origin", "onLostSlot", "maxChangesPerTrigger",
-        "maxBytesPerTrigger", "pollMs", "retrySecs", "consumer",
+        "maxBytesPerTrigger", "pollMs", "retrySecs", "consumer", "onPartitions", "withoutKey",
     }
 )  # fmt: skip
 
@@ -59,6 +60,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._poll_secs = options.number("pollMs", 5_000, least=0) / 1000
         self._retry_secs = options.number("retrySecs", 60, least=0)
         self._consumer = options.text("consumer")
+        self._on_partitions: OnPartitions = options.choice("onPartitions", ON_PARTITIONS)
+        self._needs_key = options.choice("withoutKey", ("allow", "refuse")) == "refuse"
         self._until: int | None = None
         self._planned: Batch | None = None
         self._opened: ChangeFeed | None = None
@@ -76,12 +79,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._tables,
                 snapshot=self._snapshot,
                 consumer=self._consumer,
+                needs_key=self._needs_key,
             )
             self._opened = ChangeFeed(
                 slot,
                 origin=self._origin,
                 recover_lost_slot=self._recover,
                 retry_secs=self._retry_secs,
+                on_partitions=self._on_partitions,
             )
         return self._opened
 
