@@ -8,12 +8,14 @@ import errno
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import httpx
+import h11
+import httpcore
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -33,7 +35,8 @@ from headrace.subscriptions.delivery import (
     Outgoing,
     Sender,
 )
-from headrace.subscriptions.webhook_sender import ANSWER_BYTES_MAX, WebhookSender
+from headrace.subscriptions.webhook_intake import ANSWER_BYTES_MAX, TURN_BYTES
+from headrace.subscriptions.webhook_sender import WebhookSender
 from headrace.testing.ports import free_port
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.subscriptions.receiver import ACCEPTED, DONE, Receiver, Reply, Webhook
@@ -174,7 +177,8 @@ def test_a_receiver_that_does_not_answer_is_given_up() -> None:
 def test_an_endless_answer_is_cut_off() -> None:
     """The receiver sends for ever; the sender stops reading at its bound."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        sent = threading.Thread(target=_send_endlessly, args=(listener,))
+        first, repeated = b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536
+        sent = threading.Thread(target=_send_endlessly, args=(listener, first, repeated))
         sent.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         assert post(url) == Delivered(done=False)
@@ -182,16 +186,88 @@ def test_an_endless_answer_is_cut_off() -> None:
         assert not sent.is_alive()
 
 
-def _send_endlessly(listener: socket.socket) -> None:
+def _send_endlessly(listener: socket.socket, first: bytes, repeated: bytes) -> None:
     connection, _ = listener.accept()
     with connection:
         connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         try:
+            connection.sendall(first)
             while True:
-                connection.sendall(b" " * 65536)
+                connection.sendall(repeated)
         except OSError:
             return
+
+
+def _answer_once(listener: socket.socket, answer: bytes) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(answer)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "repeated", "why"),
+    [
+        (CHUNKED, b"1\r\n \r\n", "more than 1000 pieces"),
+        (CHUNKED, b"1;" + b"e" * 200 + b"\r\n \r\n", "more than 96 KiB"),
+        (CHUNKED + b"0\r\n", b"t: 1\r\n", "16 KiB of header or trailer"),
+        (b"HTTP/1.1 200 OK\r\n", b"h: 1\r\n", "16 KiB of header or trailer"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "more than 8 interim (1xx) responses"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nl: 1\r\n\r\n", "more than 8 interim (1xx) responses"),
+    ],
+)
+def test_an_answer_that_costs_too_much_to_parse_fails_the_delivery(
+    first: bytes, repeated: bytes, why: str
+) -> None:
+    """What counts is what the parser is given, and that others have the loop in between."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sent = threading.Thread(target=_send_endlessly, args=(listener, first, repeated * 5000))
+        sent.start()
+        result, most_per_turn = asyncio.run(
+            post_counting_events(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        )
+        assert why in reason(result)
+        assert most_per_turn <= TURN_BYTES // len(b"1\r\n \r\n") + 2
+        sent.join(DEADLINE_SECS)
+        assert not sent.is_alive()
+
+
+async def post_counting_events(url: str) -> tuple[Delivered | Failed, int]:
+    """The result, and the most events that the HTTP parser found in one turn of the loop."""
+    turns: Counter[int] = Counter()
+    turn = 0
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def count_event(connection: h11.Connection) -> Any:
+        turns[turn] += 1
+        return next_event(connection)
+
+    next_event = h11.Connection.next_event
+    ticker = asyncio.create_task(count_turns())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(h11.Connection, "next_event", count_event)
+        result = await WebhookSender(LOOPBACK).post(outgoing(url))
+    ticker.cancel()
+    return result, max(turns.values())
+
+
+def test_a_few_interim_responses_are_passed_over() -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+    final = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"done": true}'
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sent = threading.Thread(target=_answer_once, args=(listener, interim * 8 + final))
+        sent.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert post(url) == Delivered(done=True)
+        sent.join(DEADLINE_SECS)
 
 
 @pytest.mark.parametrize(
@@ -199,14 +275,7 @@ def _send_endlessly(listener: socket.socket) -> None:
 )
 def test_an_answer_that_is_not_http_is_a_failure(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def reply() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(answer)
-
-        thread = threading.Thread(target=reply)
+        thread = threading.Thread(target=_answer_once, args=(listener, answer))
         thread.start()
         assert reason(post(f"http://127.0.0.1:{listener.getsockname()[1]}/"))
         thread.join(DEADLINE_SECS)
@@ -574,8 +643,8 @@ def test_a_defect_ends_the_group_instead_of_passing_in_silence() -> None:
 def test_whatever_the_http_library_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that hangs up while it is connected to has been seen to raise AttributeError."""
 
-    async def raise_something(*_: object) -> httpx.Response:
+    async def raise_something(*_: object) -> httpcore.Response:
         raise AttributeError("'NoneType' object has no attribute 'getpeername'")
 
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", raise_something)
+    monkeypatch.setattr(httpcore.AsyncConnectionPool, "handle_async_request", raise_something)
     assert "getpeername" in reason(post("http://127.0.0.1:9/"))

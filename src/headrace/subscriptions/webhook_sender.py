@@ -8,15 +8,26 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, Final
 
-import httpx
+import httpcore
 import orjson
 
 from headrace.subscriptions.callback_urls import Address, Target, TargetRules, parse_target, resolve
 from headrace.subscriptions.delivery import Delivered, Failed, Outgoing
 from headrace.subscriptions.errors import SubscriptionRefused
+from headrace.subscriptions.webhook_intake import (
+    ANSWER_BYTES_MAX,
+    AnswerTooCostly,
+    BoundedBackend,
+    Intake,
+)
 
-ANSWER_BYTES_MAX: Final = 64 * 1024  # {"done": true} is 14
 CONNECT_SECS_MAX: Final = 3.0  # per address, so that a dead first one leaves time for the next
+_HTTP_ERRORS: Final = (
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    OSError,
+)
 logger = logging.getLogger(__name__)
 
 
@@ -37,7 +48,9 @@ class WebhookSender:
             return Failed(f"no answer within {outgoing.timeout_secs:g} s")
         except SubscriptionRefused as refusal:
             return Failed(refusal.detail)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except AnswerTooCostly as error:
+            return Failed(str(error))
+        except _HTTP_ERRORS as error:
             return Failed(f"{type(error).__name__}: {error}")
         except Exception as error:
             # Whatever one delivery meets must not end the others. Seen: a receiver that hangs up
@@ -61,28 +74,30 @@ class WebhookSender:
         for address in others:
             try:
                 return await self._post_to(address, target, outgoing)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 continue
         return await self._post_to(last, target, outgoing)
 
     async def _post_to(
         self, address: Address, target: Target, outgoing: Outgoing
     ) -> Delivered | Failed:
-        # The bare transport follows no redirect, keeps no cookie and reads no proxy settings. A
-        # new one each time keeps no connection either: one that was opened under another name
-        # for the same address would carry that name's certificate.
+        # A bare pool follows no redirect, keeps no cookie and reads no proxy settings. A new one
+        # each time keeps no connection either: one that was opened under another name for the same
+        # address would carry that name's certificate.
         tls = await self._trust()
-        async with httpx.AsyncHTTPTransport(verify=tls, trust_env=False) as transport:
-            response = await transport.handle_async_request(_request(address, target, outgoing))
+        intake = Intake()
+        backend = BoundedBackend(intake)
+        async with httpcore.AsyncConnectionPool(tls, network_backend=backend) as pool:
+            response = await pool.handle_async_request(_request(address, target, outgoing))
             try:
-                if not response.is_success:
-                    return Failed(f"the receiver answered {response.status_code}")
-                return Delivered(_is_done(await _read(response)))
+                if not 200 <= response.status < 300:
+                    return Failed(f"the receiver answered {response.status}")
+                return Delivered(_is_done(await _read(response, intake)))
             finally:
                 await response.aclose()
 
 
-def _request(address: Address, target: Target, outgoing: Outgoing) -> httpx.Request:
+def _request(address: Address, target: Target, outgoing: Outgoing) -> httpcore.Request:
     wait = outgoing.timeout_secs
     extensions: dict[str, Any] = {
         "sni_hostname": target.host.rstrip("."),
@@ -93,28 +108,28 @@ def _request(address: Address, target: Target, outgoing: Outgoing) -> httpx.Requ
             "pool": wait,
         },
     }
-    headers = {
+    headers: dict[bytes | str, bytes | str] = {
         "Host": target.authority,
         "User-Agent": "headrace",
         "Accept": "application/json",
         "Accept-Encoding": "identity",
         "Content-Type": "application/json",
+        "Content-Length": str(len(outgoing.body)),
         "Webhook-Signature": outgoing.signature,
     }
-    url = httpx.URL(
-        scheme=target.scheme,
-        host=str(address),
-        port=target.port,
-        raw_path=target.path.encode("ascii"),
+    url = httpcore.URL(
+        scheme=target.scheme, host=str(address), port=target.port, target=target.path
     )
-    return httpx.Request("POST", url, headers=headers, content=outgoing.body, extensions=extensions)
+    return httpcore.Request(
+        "POST", url, headers=headers, content=outgoing.body, extensions=extensions
+    )
 
 
-async def _read(response: httpx.Response) -> bytes | None:
+async def _read(response: httpcore.Response, intake: Intake) -> bytes | None:
     """The body as sent, or None if it is longer than any answer of ours."""
-    assert isinstance(response.stream, httpx.AsyncByteStream), "an async transport made it"
     body = b""
-    async for chunk in response.stream:
+    async for chunk in response.aiter_stream():
+        intake.add_piece()
         body += chunk
         if len(body) > ANSWER_BYTES_MAX:
             return None
