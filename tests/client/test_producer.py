@@ -20,7 +20,7 @@ from headrace.client import (
     Retry,
     Stream,
 )
-from headrace.client.outbox import Window
+from headrace.client.send_queue import Window
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.client.conftest import Connect

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import errors
 from headrace.client import Client, ProducerOptions, ProducerStamp, Retry, Settings, Stream
-from headrace.client.outbox import ProducerKeywords
+from headrace.client.send_queue import ProducerKeywords
 from headrace.client.settings import ClientOptions
 from headrace.testing.server_process import ServerProcess
 from tests.client.conftest import Connect

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from headrace.client import Retry, Settings
-from headrace.client.calls import ProducerStamp, Target, append, create, head
-from headrace.client.exchange import Ask, Request, Steps
-from headrace.client.failures import ConnectFailed, ConnectionLost
-from headrace.client.ranges import read_framed
-from headrace.client.wire import WireDriver, is_direct
+from headrace.client.effects import Ask, Request, Steps
+from headrace.client.errors import ConnectFailed, ConnectionLost
+from headrace.client.range_reads import read_framed
+from headrace.client.raw_http import RawHttpDriver, is_direct
+from headrace.client.requests import ProducerStamp, Target, append, create, head
 from headrace.errors import InvalidRequest, StreamNotFound
 from headrace.protocol import framed
 from headrace.testing.certificates import write_self_signed
@@ -35,14 +35,14 @@ def appends(url: str, count: int, *, retry: Retry = FAST) -> list[Steps[Any]]:
 
 
 @pytest.fixture
-def driver(http: httpx.Client) -> Iterator[WireDriver]:
-    made = WireDriver(Settings(url=str(http.base_url).rstrip("/")))
+def driver(http: httpx.Client) -> Iterator[RawHttpDriver]:
+    made = RawHttpDriver(Settings(url=str(http.base_url).rstrip("/")))
     yield made
     made.close()
 
 
 def test_many_appends_are_sent_at_once_and_stand_in_order(
-    http: httpx.Client, driver: WireDriver
+    http: httpx.Client, driver: RawHttpDriver
 ) -> None:
     put(http, "a", content_type="text/plain")
     several = appends(driver.settings.url, 300)
@@ -52,7 +52,9 @@ def test_many_appends_are_sent_at_once_and_stand_in_order(
     assert text == "".join(map(str, range(300)))
 
 
-def test_head_refusal_and_read_share_a_connection(http: httpx.Client, driver: WireDriver) -> None:
+def test_head_refusal_and_read_share_a_connection(
+    http: httpx.Client, driver: RawHttpDriver
+) -> None:
     put(http, "wire/read", b"1", b'"\xc3\xa9"')
     target = Target(f"{driver.settings.url}/v1/stream/wire/read", driver.settings)
     for _ in range(2):
@@ -79,7 +81,7 @@ def test_what_a_failure_leaves_open_is_asked_again_in_order(
     replies: list[Reply], asked: bytes
 ) -> None:
     with ScriptedServer(*replies) as server:
-        driver = WireDriver(Settings(url=server.url))
+        driver = RawHttpDriver(Settings(url=server.url))
         assert len(driver.run_in_order(appends(server.url, 4))) == 4
         driver.close()
     assert b"".join(bodies(server)) == asked
@@ -87,7 +89,7 @@ def test_what_a_failure_leaves_open_is_asked_again_in_order(
 
 def test_a_server_that_hung_up_between_two_requests_is_called_again() -> None:
     with ScriptedServer(Reply(204, cut=True)) as server:
-        driver = WireDriver(Settings(url=server.url))
+        driver = RawHttpDriver(Settings(url=server.url))
         for _ in range(3):
             driver.run(appends(server.url, 1)[0])
         driver.close()
@@ -96,7 +98,7 @@ def test_a_server_that_hung_up_between_two_requests_is_called_again() -> None:
 
 def test_what_must_not_be_repeated_is_not() -> None:
     with ScriptedServer(LOST) as server:
-        driver = WireDriver(Settings(url=server.url))
+        driver = RawHttpDriver(Settings(url=server.url))
         target = Target(f"{server.url}/v1/stream/a", Settings(url=server.url, retry=FAST))
         with pytest.raises(ConnectionLost):
             driver.run(append(target, b"1", "text/plain"))
@@ -106,7 +108,7 @@ def test_what_must_not_be_repeated_is_not() -> None:
 
 def test_nobody_there_and_nothing_sendable_are_told_apart() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    driver = WireDriver(Settings(url=url))
+    driver = RawHttpDriver(Settings(url=url))
     with pytest.raises(ConnectFailed):
         driver.run(appends(url, 1, retry=Retry(retries_max=0))[0])
     with ScriptedServer(DONE) as server, pytest.raises(InvalidRequest, match="header X"):
@@ -119,12 +121,12 @@ def test_tls_is_checked_against_the_given_certificates(serve: Serve, tmp_path: P
     write_self_signed(cert, key)
     server = serve(DS_TLS__CERT_PATH=str(cert), DS_TLS__KEY_PATH=str(key))
     url = server.url.replace("127.0.0.1", "localhost")
-    trusting = WireDriver(Settings(url=url, verify=str(cert)))
+    trusting = RawHttpDriver(Settings(url=url, verify=str(cert)))
     target = Target(f"{url}/v1/stream/s", trusting.settings)
     trusting.run(create(target, "application/json"))
     assert trusting.run(head(target)).content_type == "application/json"
     trusting.close()
-    doubting = WireDriver(Settings(url=url))
+    doubting = RawHttpDriver(Settings(url=url))
     with pytest.raises(ConnectFailed):
         doubting.run(appends(url, 1, retry=Retry(retries_max=0))[0])
 

@@ -8,7 +8,7 @@ from itertools import count
 import httpx
 import pytest
 
-from headrace.client.failures import UnexpectedAnswer
+from headrace.client.errors import UnexpectedAnswer
 from headrace.errors import BucketNotFound
 from headrace.protocol.buckets import encode_segment
 from headrace.spark.streams.offset_tracker import DataLoss

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from headrace.client.ranges import FramedChunk, Tail
+from headrace.client.range_reads import FramedChunk, Tail
 from headrace.spark.streams.offset_tracker import DataLoss
 from headrace.spark.streams.stream_api import Server
 from headrace.testing.server_queries import live_readers

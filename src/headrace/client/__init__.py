@@ -8,16 +8,17 @@
             print(event.value)
 
 Imports no server code; meets the server in `protocol`. Errors are those of `headrace.errors` and
-`headrace.client.failures`.
+`headrace.client.errors`.
 """
 
-from headrace.client.admin import Bucket, Subscription
-from headrace.client.aio import AsyncClient, AsyncReader, AsyncStream
 from headrace.client.async_admin import AsyncBucket, AsyncSubscription
+from headrace.client.async_client import AsyncClient, AsyncReader, AsyncStream
 from headrace.client.async_producer import AsyncProducer
+from headrace.client.async_state_view import AsyncStateView
 from headrace.client.bootstrap import Bootstrap, Part
-from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo
-from headrace.client.failures import (
+from headrace.client.bucket_ops import BucketInfo, RegisteredStream, Snapshot, StreamEntry
+from headrace.client.chunk_views import Batch, Event
+from headrace.client.errors import (
     BadAnswer,
     ConnectFailed,
     ConnectionLost,
@@ -29,16 +30,17 @@ from headrace.client.failures import (
     UnexpectedAnswer,
     status_of,
 )
-from headrace.client.materialise import AsyncStateView, StateView, Update
-from headrace.client.outbox import ProducerBroken, ProducerOptions, ProducerOverlap
-from headrace.client.producer import Producer
-from headrace.client.reading import Chunk, Live
-from headrace.client.resources import BucketInfo, RegisteredStream, Snapshot, StreamEntry
+from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo
+from headrace.client.send_queue import ProducerBroken, ProducerOptions, ProducerOverlap
 from headrace.client.settings import Retry, Settings, Timeouts
 from headrace.client.state import STATE_MEDIA_TYPE, Change, Collection, State
-from headrace.client.stream import Client, Reader, Stream
+from headrace.client.state_following import Update
+from headrace.client.stream_reading import Chunk, Live
 from headrace.client.subscriptions import BadSignature, Wake, WakeStream, verify_webhook
-from headrace.client.views import Batch, Event
+from headrace.client.sync_admin import Bucket, Subscription
+from headrace.client.sync_client import Client, Reader, Stream
+from headrace.client.sync_producer import Producer
+from headrace.client.sync_state_view import StateView
 from headrace.protocol.offsets import BEGINNING, NOW
 
 __all__ = [

@@ -1,14 +1,18 @@
-"""Buckets and subscriptions of the awaited client; see `client.admin`."""
+"""Buckets and subscriptions of the async client.
+
+`client.sync_admin` is generated from this module, so edit here and run
+`python -m tools.generate_sync_client`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Unpack
 
-from headrace.client import resources, subscriptions
+from headrace.client import bucket_ops, subscriptions
 from headrace.client.async_driver import AsyncDriver
-from headrace.client.calls import Target
-from headrace.client.resources import BucketInfo, StreamEntry
+from headrace.client.bucket_ops import BucketInfo, StreamEntry
+from headrace.client.requests import Target
 from headrace.client.subscriptions import SubscriptionConfig, Wake
 
 
@@ -21,18 +25,18 @@ class AsyncBucket:
 
     async def create(self) -> None:
         """Create it; raises `BucketExists` if it is there."""
-        await self._driver.run(resources.create_bucket(self._target))
+        await self._driver.run(bucket_ops.create_bucket(self._target))
 
     async def info(self) -> BucketInfo:
-        return await self._driver.run(resources.bucket_info(self._target))
+        return await self._driver.run(bucket_ops.bucket_info(self._target))
 
     async def delete(self) -> None:
         """Delete it; it must be empty."""
-        await self._driver.run(resources.delete_bucket(self._target))
+        await self._driver.run(bucket_ops.delete_bucket(self._target))
 
     def streams(self, prefix: str = "") -> AsyncIterator[StreamEntry]:
         """Its streams, sorted by id."""
-        return self._driver.iterate(resources.list_streams(self._target, prefix))
+        return self._driver.iterate(bucket_ops.list_streams(self._target, prefix))
 
 
 class AsyncSubscription:

@@ -1,4 +1,4 @@
-"""Carries the client's steps out over httpx, awaited. `client.driver` is its blocking twin."""
+"""Runs the client's steps over httpx, awaited. `client.sync_driver` is the same, blocking."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from headrace.client.driver import (
-    Contact,
-    Stopped,
-    built,
-    head_of,
-    pool_options,
-    tls_context,
-    transport_error,
-)
-from headrace.client.exchange import (
+from headrace.client.effects import (
     Answer,
     Ask,
     Effect,
@@ -33,12 +24,21 @@ from headrace.client.exchange import (
     Wait,
 )
 from headrace.client.settings import Settings
+from headrace.client.transport import (
+    Contact,
+    Stopped,
+    built,
+    head_of,
+    pool_options,
+    tls_context,
+    transport_error,
+)
 from headrace.errors import HeadraceError
 
 T = TypeVar("T")
 
 
-class AsyncLine:
+class AsyncCancelHandle:
     """The switch that ends one flow, whichever task waits in it."""
 
     def __init__(self) -> None:
@@ -72,6 +72,11 @@ class AsyncLine:
         """The flow is over and has let go of its connection."""
         self._left.set()
 
+    async def end(self, items: AsyncItems[Any] | None) -> None:
+        """End the flow, and let go of its connection."""
+        if not await self.stop() and items is not None:
+            await items.aclose()
+
     async def stop(self) -> bool:
         """End the flow; whether a task waited in it, which has left by now."""
         first = not self._stopped.is_set()
@@ -84,13 +89,13 @@ class AsyncLine:
         return True
 
 
-class AsyncFlow(AsyncIterator[T]):
+class AsyncItems(AsyncIterator[T]):
     """What a flow emits; it ends for whoever iterates while another task closes it, too.
 
     A generator would be running then, and say so to whoever asks it for more.
     """
 
-    def __init__(self, items: AsyncGenerator[T, None], line: AsyncLine) -> None:
+    def __init__(self, items: AsyncGenerator[T, None], line: AsyncCancelHandle) -> None:
         self._items = items
         self._line = line
         self._is_closing = False
@@ -130,12 +135,14 @@ class AsyncDriver:
         finally:
             await performer.hang_up()
 
-    def iterate(self, flow: Flow[T], line: AsyncLine | None = None) -> AsyncFlow[T]:
-        """Perform a flow, and yield what it emits; a stopped `line` ends it."""
-        line = line or AsyncLine()
-        return AsyncFlow(self._perform(flow, line), line)
+    def iterate(
+        self, flow: Flow[T], line: AsyncCancelHandle | None = None, *, live: bool = False
+    ) -> AsyncItems[T]:
+        """Perform a flow, and yield what it emits; a stopped `line` ends it, `live` or not."""
+        line = line or AsyncCancelHandle()
+        return AsyncItems(self._perform(flow, line), line)
 
-    async def _perform(self, flow: Flow[T], line: AsyncLine) -> AsyncGenerator[T, None]:
+    async def _perform(self, flow: Flow[T], line: AsyncCancelHandle) -> AsyncGenerator[T, None]:
         performer = _Performer(self._http, self.settings, self._contact)
         try:
             effect = _step(flow)

@@ -1,4 +1,4 @@
-"""The idempotent producer, awaited: `client.producer` with tasks in place of threads."""
+"""The idempotent producer, awaited: `client.sync_producer` with tasks in place of threads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from headrace.client.async_driver import AsyncDriver
-from headrace.client.bodies import encode_data, encode_value
-from headrace.client.calls import Appended
-from headrace.client.handle import Handle
-from headrace.client.outbox import Batch, Outbox, ProducerBroken, ProducerOptions, deliver
+from headrace.client.encoding import encode_data, encode_value
+from headrace.client.requests import Appended
+from headrace.client.send_queue import Batch, ProducerBroken, ProducerOptions, SendQueue, send_batch
+from headrace.client.stream_ops import StreamOps
 from headrace.errors import HeadraceError, StreamClosed
 
 
@@ -23,11 +23,11 @@ class AsyncProducer:
     """
 
     def __init__(
-        self, driver: AsyncDriver, handle: Handle, producer_id: str, options: ProducerOptions
+        self, driver: AsyncDriver, handle: StreamOps, producer_id: str, options: ProducerOptions
     ) -> None:
         self._driver = driver
         self._handle = handle
-        self._outbox = Outbox(producer_id, options, int(time.time() * 1000))
+        self._queue = SendQueue(producer_id, options, int(time.time() * 1000))
         self._change = asyncio.Condition()
         self._senders: list[asyncio.Task[None]] = []
         self._idle = 0
@@ -36,45 +36,45 @@ class AsyncProducer:
 
     @property
     def id(self) -> str:
-        return self._outbox.id
+        return self._queue.id
 
     @property
     def epoch(self) -> int:
-        return self._outbox.epoch
+        return self._queue.epoch
 
     @property
     def unaccepted_bytes(self) -> int:
         """Bytes given to `append` that are not known to be in the stream yet."""
-        return self._outbox.unaccepted_bytes
+        return self._queue.unaccepted_bytes
 
     async def append(self, data: bytes | str) -> None:
         """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
         message = encode_data(data)
-        self._outbox.has_texts = True
+        self._queue.has_texts = True
         await self._take(message)
 
     async def append_json(self, value: Any) -> None:
         """Take one value as one message."""
         message = encode_value(value)
-        self._outbox.has_values = True
+        self._queue.has_values = True
         await self._take(message)
 
     async def _take(self, message: bytes) -> None:
         self._check()
-        while not self._outbox.has_room(len(message)):
+        while not self._queue.has_room(len(message)):
             async with self._change:
                 await self._change.wait()
             self._check()
-        if self._outbox.add(message, time.monotonic()):
+        if self._queue.add(message, time.monotonic()):
             async with self._change:
                 self._wake()
-            if not self._outbox.is_gathering:
+            if not self._queue.is_gathering:
                 # A batch is full: let it go now, rather than when the buffer is.
                 await asyncio.sleep(0)
 
     async def flush(self) -> None:
         """Send what is gathered and wait until everything is in the stream."""
-        await self._await(self._outbox.seal())
+        await self._await(self._queue.seal())
 
     async def detach(self) -> None:
         """Flush, and end this producer; the stream stays open."""
@@ -90,10 +90,10 @@ class AsyncProducer:
             return self._closed
         self._check()
         if data is not None:
-            self._outbox.has_texts = True
-            self._outbox.add(encode_data(data), time.monotonic())
+            self._queue.has_texts = True
+            self._queue.add(encode_data(data), time.monotonic())
         try:
-            self._closed = await self._await(self._outbox.seal(closes=True))
+            self._closed = await self._await(self._queue.seal(closes=True))
         finally:
             await self._stop()
         assert self._closed is not None, "a flushed batch has an answer"
@@ -101,7 +101,7 @@ class AsyncProducer:
 
     def unaccepted(self) -> list[bytes]:
         """After a failure: the messages that are not known to be in the stream, in order."""
-        return self._outbox.unaccepted()
+        return self._queue.unaccepted()
 
     async def _await(self, last: Batch | None) -> Appended | None:
         """Wait until this batch, and so everything before it, is in the stream."""
@@ -110,44 +110,44 @@ class AsyncProducer:
             return None
         async with self._change:
             self._wake()
-            await self._change.wait_for(lambda: last.result or self._outbox.error)
+            await self._change.wait_for(lambda: last.result or self._queue.error)
         if last.result is None:
             self._raise_failure()
         return last.result
 
     def _check(self) -> None:
-        if self._outbox.error is not None:
-            raise self._outbox.error
+        if self._queue.error is not None:
+            raise self._queue.error
         if self._closed is not None:
             raise StreamClosed(self._handle.target.url, self._closed.next_offset or "")
         if self._detached:
             raise RuntimeError("This producer is detached.")
 
     def _raise_failure(self) -> None:
-        if self._outbox.error is not None:
-            raise self._outbox.error
+        if self._queue.error is not None:
+            raise self._queue.error
 
     def _wake(self) -> None:
-        wanted = self._idle < self._outbox.waiting and self._outbox.error is None
-        if wanted and len(self._senders) < self._outbox.options.in_flight_max:
+        wanted = self._idle < self._queue.waiting and self._queue.error is None
+        if wanted and len(self._senders) < self._queue.options.in_flight_max:
             self._senders.append(asyncio.create_task(self._send()))
         self._change.notify_all()
 
     async def _next(self) -> Batch | None:
         """The next batch, waited for; None when this producer has ended."""
         while True:
-            batch = self._outbox.take(time.monotonic())
+            batch = self._queue.take(time.monotonic())
             if batch is not None:
                 return batch
-            if self._detached or self._outbox.error is not None:
+            if self._detached or self._queue.error is not None:
                 return None
             await self._wait()
 
     async def _wait(self) -> None:
         """Until something changes, or what is gathered is due."""
         due_secs = None
-        if self._outbox.is_gathering:
-            due_secs = max(self._outbox.due_in(time.monotonic()), 0.001)
+        if self._queue.is_gathering:
+            due_secs = max(self._queue.due_in(time.monotonic()), 0.001)
         self._idle += 1
         try:
             await asyncio.wait_for(self._change.wait(), due_secs)
@@ -163,13 +163,13 @@ class AsyncProducer:
             if batch is None:
                 return
             try:
-                steps = deliver(self._outbox, batch, self._handle, nullcontext())
-                self._outbox.accepted(batch, await self._driver.run(steps))
+                steps = send_batch(self._queue, batch, self._handle, nullcontext())
+                self._queue.accepted(batch, await self._driver.run(steps))
             except HeadraceError as error:
-                self._outbox.failed(batch, error)
+                self._queue.failed(batch, error)
             except Exception as fault:
                 # A token function that raises, say: whoever appends or flushes must hear of it.
-                self._outbox.failed(batch, ProducerBroken(repr(fault)))
+                self._queue.failed(batch, ProducerBroken(repr(fault)))
             async with self._change:
                 self._wake()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from email.message import Message as HeaderParser
 
-from headrace.client.calls import OK, Target, ask
-from headrace.client.exchange import Answer, Steps
-from headrace.client.failures import BadAnswer
+from headrace.client.effects import Answer, Steps
+from headrace.client.errors import BadAnswer
+from headrace.client.requests import OK, Target, ask
 from headrace.protocol.offsets import BEGINNING
 
 

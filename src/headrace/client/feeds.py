@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from headrace.client.calls import NO_CONTENT, OK, Target, ask
-from headrace.client.exchange import Answer, Steps
-from headrace.client.failures import BadAnswer
+from headrace.client.effects import Answer, Steps
+from headrace.client.errors import BadAnswer
+from headrace.client.requests import NO_CONTENT, OK, Target, ask
 from headrace.client.settings import Settings
 from headrace.protocol.offsets import NOW
 

@@ -15,9 +15,9 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from headrace.client.calls import CREATED, NO_CONTENT, OK, Target, ask
-from headrace.client.exchange import Steps
-from headrace.client.resources import decode
+from headrace.client.bucket_ops import decode
+from headrace.client.effects import Steps
+from headrace.client.requests import CREATED, NO_CONTENT, OK, Target, ask
 from headrace.errors import Refused
 
 SIGNATURE_AGE_SECS_MAX = 300.0  # as Stripe and Standard Webhooks: bounds replays

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.client import Chunk, Reader
-from headrace.client.views import parse_json
+from headrace.client.chunk_views import parse_json
 
 TIMEOUT_MS = 5000
 CHUNKS_MAX = 100

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from headrace.client.calls import Appended, ProducerStamp
+from headrace.client.requests import Appended, ProducerStamp
 from headrace.errors import HeadraceError, Refused
 from headrace.spark.streams.append_errors import refusal
 from headrace.spark.streams.chunking import Chunker, bodies_of

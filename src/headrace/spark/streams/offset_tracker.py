@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from headrace.client.ranges import Tail
+from headrace.client.range_reads import Tail
 from headrace.protocol.offsets import BEGINNING, START
 from headrace.spark.streams.plan import (
     SNAPSHOT,

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from headrace.client import calls
-from headrace.client.calls import Appended, ProducerStamp, Target
-from headrace.client.driver import Driver
+from headrace.client import requests
 from headrace.client.feeds import Change, Changes, list_streams, read_feed, streams_target
-from headrace.client.locate import locate
-from headrace.client.ranges import FramedChunk, Tail, read_framed, tails
+from headrace.client.range_reads import FramedChunk, Tail, read_framed, tails
+from headrace.client.raw_http import RawHttpDriver, is_direct
+from headrace.client.requests import Appended, ProducerStamp, Target
 from headrace.client.settings import Settings
-from headrace.client.wire import WireDriver, is_direct
+from headrace.client.sync_driver import Driver
+from headrace.client.urls import locate
 from headrace.protocol.buckets import encode_segment
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.names import CONTROL_PREFIX
@@ -33,8 +33,8 @@ class Snapshot:
 class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._driver: Driver | WireDriver = (
-            WireDriver(settings) if is_direct(settings) else Driver(settings)
+        self._driver: Driver | RawHttpDriver = (
+            RawHttpDriver(settings) if is_direct(settings) else Driver(settings)
         )
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Server:
         """What the stream's messages before `offset` amount to."""
         at = self.target(stream)
         target = Target(f"{at.url}/snapshot/{quote(offset, safe='')}", self.settings)
-        answer = self._driver.run(calls.ask(target, target.request("GET"), (calls.OK,)))
+        answer = self._driver.run(requests.ask(target, target.request("GET"), (requests.OK,)))
         content_type = answer.headers.get("content-type", DEFAULT_CONTENT_TYPE)
         return Snapshot(answer.body, content_type, offset)
 
@@ -95,16 +95,16 @@ class Server:
         target = Target(f"{at.url}/snapshot/{quote(offset, safe='')}", self.settings)
         headers = {"Content-Type": content_type, "Stream-Snapshot-Match": instead_of}
         request = target.request("PUT", headers=headers, body=body)
-        self._driver.run(calls.ask(target, request, (calls.NO_CONTENT,)))
+        self._driver.run(requests.ask(target, request, (requests.NO_CONTENT,)))
 
     # -- writing ---------------------------------------------------------------------------------
 
     def content_type(self, stream: str) -> str:
-        return self._driver.run(calls.head(self.target(stream))).content_type
+        return self._driver.run(requests.head(self.target(stream))).content_type
 
     def create(self, stream: str, content_type: str) -> str:
         """Make sure that the stream is there; the content type it has."""
-        return self._driver.run(calls.create(self.target(stream), content_type)).content_type
+        return self._driver.run(requests.create(self.target(stream), content_type)).content_type
 
     def append(
         self, stream: str, body: bytes, content_type: str, producer: ProducerStamp | None
@@ -122,12 +122,12 @@ class Server:
         """Append one after another; stamped ones without waiting for the answer to each."""
         target = self.target(stream)
         several = [
-            calls.append(
+            requests.append(
                 target, body, content_type, producer=producer, repeat_in_doubt=producer is None
             )
             for body, producer in zip(bodies, producers, strict=True)
         ]
         # Without stamps the server would take the next one though this one failed.
-        if isinstance(self._driver, WireDriver) and None not in producers:
+        if isinstance(self._driver, RawHttpDriver) and None not in producers:
             return self._driver.run_in_order(several)
         return [self._driver.run(steps) for steps in several]

@@ -1,8 +1,8 @@
 """What the client's logic asks of the outside: requests, bytes of a body, time.
 
 All logic of the client is generators that yield these effects and are sent their results, so
-that it is written once, without input or output. `client.driver` and `client.async_driver` carry
-the effects out.
+that it is written once, without input or output. `client.sync_driver` and `client.async_driver`
+carry the effects out.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from headrace.client.failures import BadAnswer
-from headrace.client.reading import Chunk, Reading
+from headrace.client.errors import BadAnswer
+from headrace.client.stream_reading import Chunk, Reading
 from headrace.protocol.framed import Frame
 from headrace.protocol.headers import is_json
 from headrace.protocol.offsets import Position, parse_token

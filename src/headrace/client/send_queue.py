@@ -19,8 +19,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from headrace.client.bodies import check_texts
-from headrace.client.calls import (
+from headrace.client.effects import Steps, Wait
+from headrace.client.encoding import check_texts
+from headrace.client.requests import (
     Appended,
     ProducerStamp,
     Target,
@@ -29,8 +30,7 @@ from headrace.client.calls import (
     pause,
     retry_of,
 )
-from headrace.client.exchange import Steps, Wait
-from headrace.client.handle import Handle
+from headrace.client.stream_ops import StreamOps
 from headrace.errors import HeadraceError, Indeterminate, ProducerFenced, ProducerGap
 from headrace.limits import INTEGER_MAX
 from headrace.protocol.headers import is_json
@@ -150,7 +150,7 @@ class Window:
             self._widen_after = min(self._widen_after * 2, _WIDEN_AFTER_MAX)
 
 
-class Outbox:
+class SendQueue:
     """Not safe between threads by itself: its owner serialises the calls."""
 
     def __init__(self, producer_id: str, options: ProducerOptions, now_ms: int) -> None:
@@ -298,19 +298,19 @@ class Outbox:
         return self._may_claim or batch.stamp.epoch != self.epoch
 
 
-def deliver(
-    outbox: Outbox, batch: Batch, handle: Handle, guard: AbstractContextManager[Any]
+def send_batch(
+    queue: SendQueue, batch: Batch, handle: StreamOps, guard: AbstractContextManager[Any]
 ) -> Steps[Appended]:
     """Send one batch until the stream has it; the answer. Raises what ends the producer.
 
-    The outbox is changed under `guard`.
+    The queue is changed under `guard`.
     """
-    content_type = yield from (handle.learn_json() if outbox.has_values else handle.learn_type())
+    content_type = yield from (handle.learn_json() if queue.has_values else handle.learn_type())
     target = handle.target
     # Retrying is done here and not in `append`: a producer must know whether it is in doubt.
     once = _without_retries(target)
     as_json = is_json(content_type)
-    if as_json and outbox.has_texts:
+    if as_json and queue.has_texts:
         check_texts(batch.messages)
     body = batch.body(as_json)
     failures = 0
@@ -318,21 +318,21 @@ def deliver(
         stamp = batch.stamp
         assert stamp is not None, "a batch in flight has a stamp"
         # Asked before sending: by the time a gap is heard of, the batch that fills it may be in.
-        alone = outbox.is_first(batch)
+        alone = queue.is_first(batch)
         try:
             result = yield from append(once, body, content_type, producer=stamp, close=batch.closes)
         except ProducerGap:
             if alone:
                 raise
             with guard:
-                outbox.overtook()
-            yield from _turn(outbox, batch)
+                queue.overtook()
+            yield from _turn(queue, batch)
         except ProducerFenced as fenced:
-            yield from _turn(outbox, batch)
-            if batch.in_doubt or not outbox.may_claim(batch):
+            yield from _turn(queue, batch)
+            if batch.in_doubt or not queue.may_claim(batch):
                 raise
             with guard:
-                outbox.claim(batch, fenced.current_epoch)
+                queue.claim(batch, fenced.current_epoch)
         except HeadraceError as error:
             failures += 1
             batch.in_doubt = batch.in_doubt or isinstance(error, Indeterminate)
@@ -348,11 +348,11 @@ def deliver(
             return result
 
 
-def _turn(outbox: Outbox, batch: Batch) -> Steps[None]:
+def _turn(queue: SendQueue, batch: Batch) -> Steps[None]:
     """Wait until everything before this batch is heard of."""
-    while not outbox.is_first(batch):
-        if outbox.error is not None:
-            raise outbox.error
+    while not queue.is_first(batch):
+        if queue.error is not None:
+            raise queue.error
         yield Wait(_TURN_SECS)
 
 

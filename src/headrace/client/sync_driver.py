@@ -1,4 +1,8 @@
-"""Carries the client's steps out over httpx, blocking.
+"""Runs the client's steps over httpx, blocking. `client.async_driver` is the same, awaited.
+
+The two drivers are written by hand, as are the two producers: one is stopped by shutting down its
+sockets from another thread, the other by cancelling a task. What stands on them (`sync_client`,
+`sync_admin`, `sync_state_view`) is generated from its async half.
 
 A flow can be stopped from another thread at any moment: its connections are its own, and are
 shut down under it.
@@ -12,12 +16,11 @@ import ssl
 import threading
 import time
 from collections.abc import Generator, Iterator
-from functools import cache
 from typing import Any, TypeVar
 
 import httpx
 
-from headrace.client.exchange import (
+from headrace.client.effects import (
     Answer,
     Ask,
     Effect,
@@ -30,89 +33,24 @@ from headrace.client.exchange import (
     Steps,
     Wait,
 )
-from headrace.client.failures import BadAnswer, ConnectFailed, ConnectionLost
 from headrace.client.settings import Settings
-from headrace.errors import HeadraceError, InvalidRequest
+from headrace.client.transport import (
+    Contact,
+    Stopped,
+    built,
+    head_of,
+    pool_options,
+    tls_context,
+    transport_error,
+)
+from headrace.errors import HeadraceError
 
 T = TypeVar("T")
-
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-KEPT_CONNECTIONS_MAX = 20  # httpx's own default
-
-
-def pool_options(settings: Settings, tls: ssl.SSLContext) -> dict[str, Any]:
-    limits = httpx.Limits(
-        max_connections=settings.connections_max, max_keepalive_connections=KEPT_CONNECTIONS_MAX
-    )
-    return {"verify": tls, "proxy": settings.proxy, "limits": limits}
+Items = Iterator
+"""What a flow emits, as `async_driver.AsyncItems`."""
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext:
-    if isinstance(settings.verify, str):
-        return ssl.create_default_context(cafile=settings.verify)
-    return _usual_tls_context(settings.verify)
-
-
-@cache
-def _usual_tls_context(verify: bool) -> ssl.SSLContext:
-    # Made once: reading the usual certificates takes longer than a hundred requests.
-    return httpx.create_ssl_context(verify=verify)
-
-
-class Contact:
-    """Whether the server has answered at all; shared by everything that one client does."""
-
-    __slots__ = ("made",)
-
-    def __init__(self) -> None:
-        self.made = False
-
-
-def transport_error(
-    request: Request, error: httpx.HTTPError | httpx.InvalidURL, contact: Contact
-) -> HeadraceError:
-    """What went wrong below HTTP, by whether anything can have been sent."""
-    reason = str(error) or type(error).__name__
-    if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
-        return InvalidRequest(f"{request.url!r} is not a URL to ask: {error}")
-    if isinstance(error, httpx.LocalProtocolError):
-        return InvalidRequest(f"The request to {request.url} cannot be sent: {error}")
-    if isinstance(error, _NOT_SENT):
-        timed_out = isinstance(error, httpx.ConnectTimeout)
-        return ConnectFailed(request.url, reason, is_first=not contact.made, timed_out=timed_out)
-    if isinstance(error, httpx.DecodingError):
-        return BadAnswer(request.url, reason)
-    return ConnectionLost(request.url, reason)
-
-
-def built(
-    http: httpx.Client | httpx.AsyncClient,
-    request: Request,
-    headers: dict[str, str],
-    params: dict[str, str],
-    settings: Settings,
-) -> httpx.Request:
-    for name, value in headers.items():
-        # Checked here, so that the refusal does not repeat the value: it may be a token.
-        if not (value.isascii() and value.isprintable()):
-            raise InvalidRequest(f"The header {name} holds a character that cannot be sent.")
-    timeout = httpx.Timeout(request.timeout_secs, connect=settings.timeouts.connect_secs)
-    url = httpx.URL(request.url).copy_merge_params(params)
-    return http.build_request(
-        request.method, url, headers=headers, content=request.body, timeout=timeout
-    )
-
-
-def head_of(response: httpx.Response, took_secs: float, body: bytes = b"") -> Answer:
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, body, took_secs)
-
-
-class Stopped(Exception):
-    """The flow was stopped from outside."""
-
-
-class Line:
+class CancelHandle:
     """The connections of one flow, and the switch that ends it."""
 
     def __init__(self) -> None:
@@ -127,6 +65,10 @@ class Line:
                 self._sockets.append(info["return_value"].get_extra_info("socket"))
             if self.stopped.is_set():
                 self.stop()
+
+    def end(self, items: Items[Any] | None) -> None:
+        """End the flow. Its iterator ends by itself, in the thread that runs it."""
+        self.stop()
 
     def stop(self) -> None:
         self.stopped.set()
@@ -149,7 +91,7 @@ class Driver:
     def close(self) -> None:
         self._http.close()
 
-    def run(self, steps: Steps[T], line: Line | None = None) -> T:
+    def run(self, steps: Steps[T], line: CancelHandle | None = None) -> T:
         """Perform steps to their end; their result. A stopped `line` raises `Stopped`."""
         performer = _Performer(
             self._http, self.settings, self._contact, line, owns_connections=False
@@ -164,9 +106,14 @@ class Driver:
         finally:
             performer.hang_up()
 
-    def iterate(self, flow: Flow[T], line: Line | None = None) -> Iterator[T]:
-        """Perform a flow, and yield what it emits; with a `line`, on connections of its own."""
-        if line is None:
+    def iterate(
+        self, flow: Flow[T], line: CancelHandle | None = None, *, live: bool = False
+    ) -> Items[T]:
+        """Perform a flow, and yield what it emits; a live one on connections of its own.
+
+        Only a live flow waits, so only its connections are worth shutting down under it.
+        """
+        if line is None or not live:
             yield from _iterate(flow, _Performer(self._http, self.settings, self._contact, None))
             return
         with httpx.Client(**pool_options(self.settings, self.tls)) as http:
@@ -199,7 +146,7 @@ class _Performer:
         http: httpx.Client,
         settings: Settings,
         contact: Contact,
-        line: Line | None,
+        line: CancelHandle | None,
         *,
         owns_connections: bool = True,
     ) -> None:

@@ -1,8 +1,8 @@
 """Reading a stream as one state machine: catch up, then follow by long-poll or SSE.
 
-It keeps the place (`offset`), echoes the server's cursor, comes back after failures where it was,
-and knows when there is nothing more to come. It yields chunks; `client.views` makes text, JSON
-and events of them. Nothing here does input or output; see `client.exchange`.
+It keeps the position (`offset`), echoes the server's cursor, resumes after failures, and knows
+when nothing more can come. It yields chunks; `client.chunk_views` makes text, JSON and events of
+them. Nothing here does input or output; see `client.effects`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from headrace.client.calls import NO_CONTENT, OK, Target, ask, may_repeat, pause, retry_of
-from headrace.client.exchange import Answer, Emit, Flow, HangUp, Open, Pull, Request, Steps, Wait
-from headrace.client.failures import BadAnswer, ConnectionLost, UnexpectedAnswer, failure
+from headrace.client.effects import Answer, Emit, Flow, HangUp, Open, Pull, Request, Steps, Wait
+from headrace.client.errors import BadAnswer, ConnectionLost, UnexpectedAnswer, failure
+from headrace.client.requests import NO_CONTENT, OK, Target, ask, may_repeat, pause, retry_of
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.protocol import framed
 from headrace.protocol.headers import is_json

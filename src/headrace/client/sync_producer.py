@@ -1,6 +1,6 @@
 """The idempotent producer, blocking: gathers messages and sends them from threads of its own.
 
-Which batch goes when, and under which number, is decided in `client.outbox`.
+Which batch goes when, and under which number, is decided in `client.send_queue`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import time
 from types import TracebackType
 from typing import Any
 
-from headrace.client.bodies import encode_data, encode_value
-from headrace.client.calls import Appended
-from headrace.client.driver import Driver, Line, Stopped
-from headrace.client.handle import Handle
-from headrace.client.outbox import Batch, Outbox, ProducerBroken, ProducerOptions, deliver
+from headrace.client.encoding import encode_data, encode_value
+from headrace.client.requests import Appended
+from headrace.client.send_queue import Batch, ProducerBroken, ProducerOptions, SendQueue, send_batch
+from headrace.client.stream_ops import StreamOps
+from headrace.client.sync_driver import CancelHandle, Driver
+from headrace.client.transport import Stopped
 from headrace.errors import HeadraceError, StreamClosed
 
 
@@ -27,59 +28,59 @@ class Producer:
     """
 
     def __init__(
-        self, driver: Driver, handle: Handle, producer_id: str, options: ProducerOptions
+        self, driver: Driver, handle: StreamOps, producer_id: str, options: ProducerOptions
     ) -> None:
         self._driver = driver
         self._handle = handle
-        self._outbox = Outbox(producer_id, options, int(time.time() * 1000))
+        self._queue = SendQueue(producer_id, options, int(time.time() * 1000))
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
-        self._line = Line()
+        self._line = CancelHandle()
         self._idle = 0
         self._detached = False
         self._closed: Appended | None = None
 
     @property
     def id(self) -> str:
-        return self._outbox.id
+        return self._queue.id
 
     @property
     def epoch(self) -> int:
-        return self._outbox.epoch
+        return self._queue.epoch
 
     @property
     def unaccepted_bytes(self) -> int:
         """Bytes given to `append` that are not known to be in the stream yet."""
-        return self._outbox.unaccepted_bytes
+        return self._queue.unaccepted_bytes
 
     def append(self, data: bytes | str) -> None:
         """Take one message: bytes or text as they are; one JSON text for a JSON stream."""
         message = encode_data(data)
-        self._outbox.has_texts = True
+        self._queue.has_texts = True
         self._take(message)
 
     def append_json(self, value: Any) -> None:
         """Take one value as one message."""
         message = encode_value(value)
-        self._outbox.has_values = True
+        self._queue.has_values = True
         self._take(message)
 
     def _take(self, message: bytes) -> None:
-        outbox = self._outbox
+        queue = self._queue
         # The bare lock: a condition takes and leaves it in Python, which costs as much as the rest.
         with self._lock:
             self._check()
-            while not outbox.has_room(len(message)):
+            while not queue.has_room(len(message)):
                 self._change.wait()
                 self._check()
-            if outbox.add(message, time.monotonic()):
+            if queue.add(message, time.monotonic()):
                 self._wake()
 
     def flush(self, timeout_secs: float | None = None) -> None:
         """Send what is gathered and wait until everything is in the stream."""
         with self._change:
-            self._await(self._outbox.seal(), timeout_secs)
+            self._await(self._queue.seal(), timeout_secs)
 
     def _await(self, last: Batch | None, timeout_secs: float | None = None) -> Appended | None:
         """Wait until this batch, and so everything before it, is in the stream."""
@@ -87,7 +88,7 @@ class Producer:
         if last is None:
             return None
         self._wake()
-        self._change.wait_for(lambda: last.result or self._outbox.error, timeout_secs)
+        self._change.wait_for(lambda: last.result or self._queue.error, timeout_secs)
         if last.result is None:
             self._raise_failure()
             raise TimeoutError("not everything was accepted in time")
@@ -108,9 +109,9 @@ class Producer:
                 return self._closed
             self._check()
             if data is not None:
-                self._outbox.has_texts = True
-                self._outbox.add(encode_data(data), time.monotonic())
-            last = self._outbox.seal(closes=True)
+                self._queue.has_texts = True
+                self._queue.add(encode_data(data), time.monotonic())
+            last = self._queue.seal(closes=True)
         try:
             with self._change:
                 self._closed = self._await(last)
@@ -122,26 +123,26 @@ class Producer:
     def unaccepted(self) -> list[bytes]:
         """After a failure: the messages that are not known to be in the stream, in order."""
         with self._change:
-            return self._outbox.unaccepted()
+            return self._queue.unaccepted()
 
     # -- below, the lock is held --------------------------------------------------------------
 
     def _check(self) -> None:
-        if self._outbox.error is not None:
-            raise self._outbox.error
+        if self._queue.error is not None:
+            raise self._queue.error
         if self._closed is not None:
             raise StreamClosed(self._handle.target.url, self._closed.next_offset or "")
         if self._detached:
             raise RuntimeError("This producer is detached.")
 
     def _raise_failure(self) -> None:
-        if self._outbox.error is not None:
-            raise self._outbox.error
+        if self._queue.error is not None:
+            raise self._queue.error
 
     def _wake(self) -> None:
-        wanted = self._idle < self._outbox.waiting and self._outbox.error is None
-        if wanted and len(self._threads) < self._outbox.options.in_flight_max:
-            name = f"producer-{self._outbox.id}-{len(self._threads)}"
+        wanted = self._idle < self._queue.waiting and self._queue.error is None
+        if wanted and len(self._threads) < self._queue.options.in_flight_max:
+            name = f"producer-{self._queue.id}-{len(self._threads)}"
             thread = threading.Thread(target=self._send, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -150,14 +151,14 @@ class Producer:
     def _next(self) -> Batch | None:
         """The next batch, waited for; None when this producer has ended."""
         while True:
-            batch = self._outbox.take(time.monotonic())
+            batch = self._queue.take(time.monotonic())
             if batch is not None:
                 return batch
-            if self._detached or self._outbox.error is not None:
+            if self._detached or self._queue.error is not None:
                 return None
             due_secs = None
-            if self._outbox.is_gathering:
-                due_secs = max(self._outbox.due_in(time.monotonic()), 0.001)
+            if self._queue.is_gathering:
+                due_secs = max(self._queue.due_in(time.monotonic()), 0.001)
             self._idle += 1
             self._change.wait(due_secs)
             self._idle -= 1
@@ -171,7 +172,7 @@ class Producer:
             if batch is None:
                 return
             try:
-                steps = deliver(self._outbox, batch, self._handle, self._change)
+                steps = send_batch(self._queue, batch, self._handle, self._change)
                 result = self._driver.run(steps, self._line)
             except HeadraceError as error:
                 self._settle(batch, error=error)
@@ -188,9 +189,9 @@ class Producer:
     ) -> None:
         with self._change:
             if result is not None:
-                self._outbox.accepted(batch, result)
+                self._queue.accepted(batch, result)
             elif error is not None:
-                self._outbox.failed(batch, error)
+                self._queue.failed(batch, error)
             self._wake()
 
     def _stop(self) -> None:

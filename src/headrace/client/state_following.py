@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.client.async_driver import AsyncDriver, AsyncFlow, AsyncLine
 from headrace.client.bootstrap import Bootstrap, bootstrap
-from headrace.client.calls import Target
-from headrace.client.driver import Driver, Line
-from headrace.client.exchange import Emit, Flow
-from headrace.client.failures import BadAnswer
-from headrace.client.reading import Chunk, Live, Reading
+from headrace.client.chunk_views import parse_json
+from headrace.client.effects import Emit, Flow
+from headrace.client.errors import BadAnswer
+from headrace.client.requests import Target
 from headrace.client.state import STATE_MEDIA_TYPE, Change, State
-from headrace.client.views import parse_json
+from headrace.client.stream_reading import Chunk, Live, Reading
 from headrace.errors import HeadraceError, OffsetTrimmed
 from headrace.protocol.headers import media_type
 
@@ -32,7 +30,7 @@ class Update:
     closed: bool
 
 
-class Materialising:
+class StateFollower:
     """One state's place in one stream."""
 
     def __init__(self, target: Target, state: State, offset: str, live: Live) -> None:
@@ -100,64 +98,3 @@ def through(flow: Flow[A], make: Callable[[A], Iterable[B]]) -> Flow[B]:
         return
     finally:
         flow.close()
-
-
-class StateView:
-    """A `State` and the flow that feeds it; `updates()` moves it on.
-
-    Iterate `updates()` to follow; `catch_up()` reads to the tail. After either, `offset` is where
-    a later view goes on with the same state. `close`, from any thread, ends a live one.
-    """
-
-    def __init__(self, driver: Driver, target: Target, state: State | None, offset: str) -> None:
-        self._driver = driver
-        self._target = target
-        self._line = Line()
-        self.state = state if state is not None else State()
-        self.offset = offset
-
-    def updates(self, live: Live = False) -> Iterator[Update]:
-        flow = Materialising(self._target, self.state, self.offset, live).flow()
-        for update in self._driver.iterate(flow, self._line if live else None):
-            self.offset = update.offset
-            yield update
-
-    def catch_up(self) -> State:
-        for _ in self.updates():
-            pass
-        return self.state
-
-    def close(self) -> None:
-        self._line.stop()
-
-
-class AsyncStateView:
-    """`StateView`, awaited; `aclose`, from any task, ends a live one, and so does cancelling."""
-
-    def __init__(
-        self, driver: AsyncDriver, target: Target, state: State | None, offset: str
-    ) -> None:
-        self._driver = driver
-        self._target = target
-        self._line = AsyncLine()
-        self._following: AsyncFlow[Update] | None = None
-        self.state = state if state is not None else State()
-        self.offset = offset
-
-    async def updates(self, live: Live = False) -> AsyncIterator[Update]:
-        flow = Materialising(self._target, self.state, self.offset, live).flow()
-        line = self._line if live else None
-        self._following = self._driver.iterate(flow, line)
-        async for update in self._following:
-            self.offset = update.offset
-            yield update
-
-    async def catch_up(self) -> State:
-        async for _ in self.updates():
-            pass
-        return self.state
-
-    async def aclose(self) -> None:
-        """End a live iteration, and let go of its connection."""
-        if not await self._line.stop() and self._following is not None:
-            await self._following.aclose()

@@ -1,7 +1,9 @@
-"""The awaited client: `AsyncClient`, `AsyncStream` and `AsyncReader`.
+"""The async client: `AsyncClient`, `AsyncStream` and `AsyncReader`.
 
-The same verbs as in `client.stream`, over the same steps. Cancelling the task that waits ends a
-read at once.
+The logic is in `client.stream_ops` and `client.stream_reading`.
+
+`client.sync_client` is generated from this module, so edit here and run
+`python -m tools.generate_sync_client`.
 """
 
 from __future__ import annotations
@@ -11,29 +13,29 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
-from headrace.client import resources
+from headrace.client import bucket_ops
 from headrace.client.async_admin import AsyncBucket, AsyncSubscription
-from headrace.client.async_driver import AsyncDriver, AsyncFlow, AsyncLine
+from headrace.client.async_driver import AsyncCancelHandle, AsyncDriver, AsyncItems
 from headrace.client.async_producer import AsyncProducer
+from headrace.client.async_state_view import AsyncStateView
 from headrace.client.bootstrap import Bootstrap, bootstrap
-from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
-from headrace.client.exchange import Steps
-from headrace.client.handle import (
+from headrace.client.bucket_ops import RegisteredStream, Snapshot
+from headrace.client.chunk_views import Batch, Event, EventView, TextView, batch_of
+from headrace.client.effects import Steps
+from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo, Target
+from headrace.client.send_queue import ProducerKeywords, ProducerOptions
+from headrace.client.settings import ClientOptions, Fields, Settings
+from headrace.client.state import State
+from headrace.client.stream_ops import (
     AppendOptions,
     CreateOptions,
     ForkOptions,
-    Handle,
-    Place,
+    ReaderPosition,
     ReadOptions,
+    StreamOps,
 )
-from headrace.client.locate import bucket_url, locate, subscription_url
-from headrace.client.materialise import AsyncStateView
-from headrace.client.outbox import ProducerKeywords, ProducerOptions
-from headrace.client.reading import Chunk, Live, Reading
-from headrace.client.resources import RegisteredStream, Snapshot
-from headrace.client.settings import ClientOptions, Fields, Settings
-from headrace.client.state import State
-from headrace.client.views import Batch, Event, EventView, TextView, batch_of
+from headrace.client.stream_reading import Chunk, Live, Reading
+from headrace.client.urls import bucket_url, locate, subscription_url
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING
@@ -42,7 +44,10 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A pool of connections to one server, for one event loop; see `Client`."""
+    """A pool of connections to one server. Use it on one event loop.
+
+    `AsyncClient("http://localhost:4437", token=...)`; every field of `Settings` is a keyword.
+    """
 
     def __init__(
         self,
@@ -62,17 +67,17 @@ class AsyncClient:
         headers: Fields | None = None,
         params: Fields | None = None,
     ) -> AsyncStream:
-        """A stream by name, by absolute path (`/bucket/stream`) or by URL; asks nothing yet.
+        """A stream by name, by absolute path (`/bucket/stream`) or by URL. Makes no request.
 
         An append that does not know the content type asks for it first.
         """
         target = Target(locate(self.settings, name), self.settings, headers or {}, params or {})
-        return AsyncStream(self._driver, Handle(target, content_type))
+        return AsyncStream(self._driver, StreamOps(target, content_type))
 
     async def streams(self, prefix: str = "") -> AsyncIterator[RegisteredStream]:
         """The streams outside of buckets, sorted by name, as the server's registry lists them."""
         state = await self.stream(REGISTRY_NAME).state().catch_up()
-        for stream in resources.registered(state, prefix):
+        for stream in bucket_ops.registered(state, prefix):
             yield stream
 
     def bucket(self, bucket_id: str) -> AsyncBucket:
@@ -100,9 +105,9 @@ class AsyncClient:
 
 
 class AsyncStream:
-    """One stream of the server; see `Stream` for what the verbs do."""
+    """One stream of the server."""
 
-    def __init__(self, driver: AsyncDriver, handle: Handle) -> None:
+    def __init__(self, driver: AsyncDriver, handle: StreamOps) -> None:
         self._driver = driver
         self._handle = handle
 
@@ -110,30 +115,44 @@ class AsyncStream:
     def url(self) -> str:
         return self._handle.target.url
 
+    @property
+    async def content_type(self) -> str:
+        """What the stream holds; asked for once."""
+        return await self._run(self._handle.learn_type())
+
     async def _run(self, steps: Steps[T]) -> T:
         return await self._driver.run(steps)
 
     async def create(self, content_type: str = JSON, **options: Unpack[CreateOptions]) -> Created:
+        """Create it, or confirm that an equal one is there."""
         return await self._run(self._handle.create(content_type, **options))
 
     async def fork(self, source: str, **options: Unpack[ForkOptions]) -> Created:
+        """Create this stream as a fork of `source` (a name, a path or a URL of this server)."""
         return await self._run(self._handle.fork(source, **options))
 
     async def head(self) -> StreamInfo:
         return await self._run(self._handle.head())
 
     async def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Appended:
+        """Append `data` as it is. On a JSON stream it is JSON text, and an array is its elements.
+
+        Without a producer stamp a lost answer raises `Indeterminate`.
+        """
         return await self._run(self._handle.append(data, **options))
 
     async def append_json(self, *values: Any, **options: Unpack[AppendOptions]) -> Appended:
+        """Append each value as one JSON message."""
         return await self._run(self._handle.append_json(values, **options))
 
     async def close(
         self, data: bytes | str | None = None, *, producer: ProducerStamp | None = None
     ) -> Appended:
+        """Close the stream for good, with a last append if `data` is given."""
         return await self._run(self._handle.close(data, producer))
 
     async def delete(self) -> bool:
+        """Delete it; False if it turned out to be gone after an answer was lost."""
         return await self._run(self._handle.delete())
 
     def producer(
@@ -150,14 +169,16 @@ class AsyncStream:
         self, offset: str, data: bytes, content_type: str = DEFAULT_CONTENT_TYPE
     ) -> None:
         """Let `data` stand for everything before `offset`, which the server may then let go."""
-        await self._run(resources.publish_snapshot(self._handle.target, offset, data, content_type))
+        await self._run(
+            bucket_ops.publish_snapshot(self._handle.target, offset, data, content_type)
+        )
 
     async def snapshot(self, offset: str | None = None) -> Snapshot:
         """The snapshot at `offset`, or the latest."""
-        return await self._run(resources.read_snapshot(self._handle.target, offset))
+        return await self._run(bucket_ops.read_snapshot(self._handle.target, offset))
 
     async def delete_snapshot(self, offset: str) -> None:
-        await self._run(resources.delete_snapshot(self._handle.target, offset))
+        await self._run(bucket_ops.delete_snapshot(self._handle.target, offset))
 
     async def bootstrap(self) -> Bootstrap:
         """The latest snapshot, the messages since, and the offset to follow from."""
@@ -170,10 +191,18 @@ class AsyncStream:
     def read(
         self, offset: str = BEGINNING, *, live: Live = False, **options: Unpack[ReadOptions]
     ) -> AsyncReader:
+        """Read from `offset`: what is there, or with `live` also what is to come.
+
+        The reader is a one-time iterable of chunks, with views as text, JSON and events.
+        """
         return AsyncReader(self._driver, self._handle.reading(offset, live, options))
 
     async def read_bytes(self, offset: str = BEGINNING) -> bytes:
-        return b"".join([data async for data in self.read(offset).bytes()])
+        """Everything from `offset` to the tail."""
+        collected = bytearray()
+        async for data in self.read(offset).bytes():
+            collected += data
+        return bytes(collected)
 
     async def read_text(self, offset: str = BEGINNING) -> str:
         return (await self.read_bytes(offset)).decode("utf-8", "replace")
@@ -185,20 +214,22 @@ class AsyncStream:
         return values
 
 
-class AsyncReader(Place):
+class AsyncReader(ReaderPosition):
     """A place in a stream that moves as it is iterated; one iteration per reader.
 
-    `aclose`, from any task, ends a read at once. Used as a context manager it does so.
+    `aclose`, from any task, ends a live read at once. Used as a context manager it does so.
+    Cancelling the task that waits does the same.
     """
 
     def __init__(self, driver: AsyncDriver, reading: Reading) -> None:
         super().__init__(reading)
         self._driver = driver
-        self._line = AsyncLine()
-        self._chunks: AsyncFlow[Chunk] | None = None
+        self._line = AsyncCancelHandle()
+        self._chunks: AsyncItems[Chunk] | None = None
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
-        self._chunks = self._driver.iterate(self._reading.flow(), self._line)
+        reading = self._reading
+        self._chunks = self._driver.iterate(reading.flow(), self._line, live=reading.is_live)
         return self._chunks
 
     async def bytes(self) -> AsyncIterator[bytes]:
@@ -213,6 +244,7 @@ class AsyncReader(Place):
                 yield text
 
     async def batches(self) -> AsyncIterator[Batch[Any]]:
+        """JSON messages as they came together; an empty batch says that it has caught up."""
         async for chunk in self:
             yield batch_of(self._reading.url, chunk)
 
@@ -222,6 +254,7 @@ class AsyncReader(Place):
                 yield item
 
     async def events(self) -> AsyncIterator[Event[Any]]:
+        """Messages one by one with their place; see `Event`."""
         view = EventView.of(self._reading)
         async for chunk in self:
             for event in view.feed(chunk):
@@ -229,8 +262,7 @@ class AsyncReader(Place):
 
     async def aclose(self) -> None:
         """End the iteration, and let go of its connection."""
-        if not await self._line.stop() and self._chunks is not None:
-            await self._chunks.aclose()
+        await self._line.end(self._chunks)
 
     async def __aenter__(self) -> AsyncReader:
         return self

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from headrace.client.calls import OK, Target, ask
-from headrace.client.exchange import Steps
-from headrace.client.failures import BadAnswer
+from headrace.client.effects import Steps
+from headrace.client.errors import BadAnswer
+from headrace.client.requests import OK, Target, ask
 from headrace.protocol.framed import MEDIA_TYPE
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.tails import BODY_BYTES_MAX, STREAMS_MAX

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
-from headrace.client import calls
-from headrace.client.bodies import encode_data, encode_json
-from headrace.client.calls import Appended, Created, ProducerStamp, StreamInfo, Target
-from headrace.client.exchange import Steps
-from headrace.client.locate import locate
-from headrace.client.reading import Live, Reading
+from headrace.client import requests
+from headrace.client.effects import Steps
+from headrace.client.encoding import encode_data, encode_json
+from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.settings import Fields
+from headrace.client.stream_reading import Live, Reading
+from headrace.client.urls import locate
 from headrace.errors import InvalidRequest
 from headrace.protocol.headers import is_json
 
@@ -63,7 +63,7 @@ def check_options(options: Mapping[str, Any], kind: type) -> None:
         raise TypeError(f"There is no option {', '.join(unknown)}; there are {there_are}.")
 
 
-class Handle:
+class StreamOps:
     """A stream as a client knows it: where it is and, once told, what it holds."""
 
     def __init__(self, target: Target, content_type: str | None = None) -> None:
@@ -73,7 +73,7 @@ class Handle:
     def create(self, content_type: str, **options: Unpack[CreateOptions]) -> Steps[Created]:
         check_options(options, CreateOptions)
         data = options.get("data")
-        created = yield from calls.create(
+        created = yield from requests.create(
             self.target,
             content_type,
             ttl_secs=options.get("ttl_secs"),
@@ -87,18 +87,18 @@ class Handle:
     def fork(self, source: str, **options: Unpack[ForkOptions]) -> Steps[Created]:
         check_options(options, ForkOptions)
         path = locate(self.target.settings, source, path_only=True)
-        created = yield from calls.create(
+        created = yield from requests.create(
             self.target,
             options.get("content_type", ""),
             ttl_secs=options.get("ttl_secs"),
             expires_at=options.get("expires_at"),
-            fork=calls.fork_headers(path, options.get("offset"), options.get("sub_offset")),
+            fork=requests.fork_headers(path, options.get("offset"), options.get("sub_offset")),
         )
         self.content_type = created.content_type
         return created
 
     def head(self) -> Steps[StreamInfo]:
-        info = yield from calls.head(self.target)
+        info = yield from requests.head(self.target)
         self.content_type = info.content_type
         return info
 
@@ -123,7 +123,7 @@ class Handle:
         check_options(options, AppendOptions)
         body = encode_data(data)
         content_type = yield from self.learn_type()
-        return (yield from calls.append(self.target, body, content_type, **options))
+        return (yield from requests.append(self.target, body, content_type, **options))
 
     def append_json(
         self, values: tuple[Any, ...], **options: Unpack[AppendOptions]
@@ -131,15 +131,15 @@ class Handle:
         check_options(options, AppendOptions)
         body = encode_json(values)
         content_type = yield from self.learn_json()
-        return (yield from calls.append(self.target, body, content_type, **options))
+        return (yield from requests.append(self.target, body, content_type, **options))
 
     def close(self, data: bytes | str | None, producer: ProducerStamp | None) -> Steps[Appended]:
         if data is not None:
             return self.append(data, producer=producer, close=True)
-        return calls.append(self.target, None, None, producer=producer, close=True)
+        return requests.append(self.target, None, None, producer=producer, close=True)
 
     def delete(self) -> Steps[bool]:
-        return calls.delete(self.target)
+        return requests.delete(self.target)
 
     def reading(self, offset: str, live: Live, options: ReadOptions) -> Reading:
         check_options(options, ReadOptions)
@@ -147,7 +147,7 @@ class Handle:
         return Reading(target, offset, live, skip=options.get("skip", 0))
 
 
-class Place:
+class ReaderPosition:
     """Where a reader is."""
 
     def __init__(self, reading: Reading) -> None:

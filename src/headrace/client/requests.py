@@ -1,6 +1,6 @@
 """Single requests as steps: repeat what may be repeated, then read the answer.
 
-Nothing here sends anything; see `client.exchange`.
+Nothing here sends anything; see `client.effects`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from headrace.client.exchange import Answer, Ask, Request, Steps, Wait
-from headrace.client.failures import ConnectFailed, failure
+from headrace.client.effects import Answer, Ask, Request, Steps, Wait
+from headrace.client.errors import ConnectFailed, failure
 from headrace.client.settings import RETRY_AFTER_SECS_MAX, Fields, Retry, Settings
 from headrace.errors import HeadraceError, Indeterminate, StreamNotFound, Unavailable
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE

@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from headrace.client.calls import CREATED, NO_CONTENT, OK, Target, ask
-from headrace.client.exchange import Emit, Flow, Steps
-from headrace.client.failures import BadAnswer
+from headrace.client.effects import Emit, Flow, Steps
+from headrace.client.errors import BadAnswer
+from headrace.client.requests import CREATED, NO_CONTENT, OK, Target, ask
 from headrace.client.state import State
 from headrace.errors import InvalidRequest
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE

@@ -19,10 +19,11 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import httptools
 
-from headrace.client.driver import now, tls_context
-from headrace.client.exchange import Answer, Ask, Effect, Request, Steps, Wait
-from headrace.client.failures import BadAnswer, ConnectFailed, ConnectionLost
+from headrace.client.effects import Answer, Ask, Effect, Request, Steps, Wait
+from headrace.client.errors import BadAnswer, ConnectFailed, ConnectionLost
 from headrace.client.settings import Settings
+from headrace.client.sync_driver import now
+from headrace.client.transport import tls_context
 from headrace.errors import HeadraceError, InvalidRequest
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ def is_direct(settings: Settings) -> bool:
     return not proxied or bool(urllib.request.proxy_bypass(place.hostname))
 
 
-class WireDriver:
+class RawHttpDriver:
     """Performs steps that ask and wait, over one connection that is made when it is needed."""
 
     def __init__(self, settings: Settings) -> None:

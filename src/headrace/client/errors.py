@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from headrace import errors
-from headrace.client.exchange import Answer, Request
+from headrace.client.effects import Answer, Request
 from headrace.errors import HeadraceError, Indeterminate, InvalidRequest, Refused, Unavailable
 from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, PROBLEMS
 
