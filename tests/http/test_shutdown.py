@@ -75,3 +75,13 @@ def test_a_stopped_server_leaves_its_port(serve: Serve) -> None:
         return False
 
     eventually(is_refused, "nobody listens there any more")
+
+
+def test_a_server_that_dies_of_a_signal_leaves_a_stack(serve: Serve) -> None:
+    """A damaged page of LMDB is such a signal, and used to leave nothing to go by."""
+    server = serve()
+    server.signal(signal.SIGBUS)
+    assert server.wait() == -signal.SIGBUS
+    log = "".join(server.log)
+    assert "Fatal Python error: Bus error" in log
+    assert "headrace/http/server.py" in log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import signal
 import ssl
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 def run(config: Config, on_ready: Callable[[str], None] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code."""
+    # LMDB maps its file: where a page cannot be read, or leads LMDB astray, there is a signal and
+    # no exception. The stack on stderr then shows what was being read.
+    faulthandler.enable()
     return uvloop.run(_serve(config, on_ready))
 
 
