@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
-from headrace.http.outgoing import SMALL_ANSWER_BYTES
+from headrace.http.outgoing import (
+    ANSWER_WINDOW_BYTES,
+    IN_KERNEL_BYTES,
+    SMALL_ANSWER_BYTES,
+    TAKEN_BYTES_PER_SEC_MIN,
+    LargeAnswer,
+    UnsentBudget,
+)
 from headrace.protocol.sse import Decoder, Event
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.raw_http import RawConnection, request_bytes
@@ -20,6 +28,7 @@ from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import metric
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
+from tests.hostile.stalls import stalls, stalls_since
 from tests.http.helpers import KIB, MIB, await_readers, client_of, resident_bytes
 
 TEXT = {"Content-Type": "text/plain"}
@@ -158,6 +167,76 @@ def test_answers_that_nobody_takes_refuse_large_ones_only(serve: Serve, what: st
             assert resident_bytes(server.pid) - before < 5 * UNSENT_MAX, "of 400 MiB"
         eventually(lambda: unsent_bytes(http) == 0, "those who left hold nothing")
         assert http.get(target).status_code == 200
+
+
+def send_queues(port: int) -> list[int]:
+    """What the kernel keeps of what the server sent, for each connection to its port."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    here = f":{port:04X}"
+    return [int(row[4].split(":")[0], 16) for row in rows if row[1].endswith(here)]
+
+
+@pytest.mark.parametrize("target", ["?offset=-1", "?offset=now&live=long-poll"])
+def test_the_kernel_keeps_little_of_what_nobody_takes(serve: Serve, target: str) -> None:
+    """Or it would keep up to 4 MiB for each of them, which no limit counts."""
+    server = serve(**ROOM)
+    with client_of(server) as http:
+        create(http, "/v1/stream/s", *([] if "long-poll" in target else [large(0)]))
+        with stalled(server, [f"/v1/stream/s{target}"] * 20):
+            if "long-poll" in target:
+                await_readers(http, "long-poll", 20)
+                http.post("/v1/stream/s", content=large(0), headers=TEXT).raise_for_status()
+            eventually(
+                lambda: unsent_bytes(http) >= LARGE + 20 * IN_KERNEL_BYTES, "all are sent it"
+            )
+            assert max(send_queues(server.port)) <= IN_KERNEL_BYTES
+            if "long-poll" in target:
+                assert unsent_bytes(http) == LARGE + 20 * IN_KERNEL_BYTES, "one body for all"
+        eventually(lambda: unsent_bytes(http) == 0, "those who left hold nothing")
+
+
+def test_an_append_that_many_wait_for_is_sent_in_turns(serve: Serve) -> None:
+    """One turn for all of them would copy hundreds of megabytes before anybody else is served."""
+    server = serve(**ROOM, DS_LOG__STALL_SECS="0.1")
+    with client_of(server) as http:
+        create(http, "/v1/stream/s", b"first")
+        with stalled(server, ["/v1/stream/s?offset=now&live=long-poll"] * 150):
+            await_readers(http, "long-poll", 150)
+            before = stalls(http)
+            http.post("/v1/stream/s", content=large(0)[: 2 * MIB], headers=TEXT).raise_for_status()
+            eventually(lambda: sum(map(bool, send_queues(server.port))) == 150, "all are sent it")
+            found = stalls_since(http, before)
+            assert not any(stall.above_250_ms for stall in found.values()), found
+
+
+class StoppedLoop(asyncio.SelectorEventLoop):
+    now = 100.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Client:
+    was_cut = False
+
+    def on_cut(self) -> None:
+        self.was_cut = True
+
+
+def test_a_client_at_the_least_rate_is_not_cut_within_a_window() -> None:
+    with closing(StoppedLoop()) as loop:
+        budget = UnsentBudget(loop, bytes_max=1)
+        slow, stopped = Client(), Client()
+        answers = [LargeAnswer(bytes(2 * MIB), budget, client) for client in (slow, stopped)]
+        for answer in answers:
+            assert len(answer.window()) == ANSWER_WINDOW_BYTES
+        for second in range(1, ANSWER_WINDOW_BYTES // TAKEN_BYTES_PER_SEC_MIN):
+            loop.now += 1
+            answers[0].note_unsent(ANSWER_WINDOW_BYTES - second * TAKEN_BYTES_PER_SEC_MIN)
+            answers[1].note_unsent(ANSWER_WINDOW_BYTES)
+            budget.cut_slowest()
+        assert stopped.was_cut
+        assert not slow.was_cut
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])

@@ -31,6 +31,9 @@ from headrace.subscriptions.delivery import SENDS_MAX
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
+# What the kernel keeps for one client besides what is on the wire; without it, 4 MiB (tcp_wmem) of
+# memory that no limit of ours counts. What is on the wire may grow with the distance as before.
+UNSENT_IN_KERNEL_BYTES: Final = 128 * 1024
 SURPLUS_MAX: Final = 32  # connections past the limit, each for a moment
 # What storage may have open besides what it opened at the start: the journal 4, a checkpoint 80
 # (64 of them packs), four workers 12 each.
@@ -88,6 +91,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # Accepted sockets inherit it, so no connection spends a system call on it.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL_BYTES)
             sock.setblocking(False)
             sock.bind(address)
             sock.listen(BACKLOG)

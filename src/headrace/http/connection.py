@@ -234,6 +234,8 @@ class Connection(asyncio.Protocol):
     def check_deadline(self, now: float) -> None:
         """Called about once a second for every connection."""
         reader = self._reader
+        if self._large is not None:
+            self._large.note_unsent(self._transport.get_write_buffer_size())
         if self._closing or self._discarding or not self.writable:
             if now >= self._deadline and not self._streaming:
                 self._transport.abort()
@@ -367,8 +369,12 @@ class Connection(asyncio.Protocol):
                     return
 
     def take_turn(self) -> None:
-        """Go on with requests that came faster than they could be run."""
+        """Go on with a large answer, or with requests that came faster than they could be run."""
         self._in_line = False
+        large = self._large
+        if large is not None and large.rest_bytes:
+            self._send_window(large)
+            return
         reader = self._reader
         if reader is not None and not self._closing and not self._running:
             self._transport.resume_reading()
@@ -515,14 +521,25 @@ class Connection(asyncio.Protocol):
         self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
         self._observe(request, response)
         self._forget_unsent()
-        large = self._large = LargeAnswer(body, shared.unsent, self)
+        self._large = LargeAnswer(body, shared.unsent, self)
         self._deadline = shared.masthead.deadline(self._patience_secs())
-        self._send_windows(large)
+        # Not now: one append answers all who wait for it in one turn of the loop.
+        self._wait_for_turn()
 
-    def _send_windows(self, large: LargeAnswer) -> None:
-        while self.writable and large.rest_bytes:
+    def _wait_for_turn(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self._shared.turns.add(self)
+
+    def _send_window(self, large: LargeAnswer) -> None:
+        """One in a turn: to copy an answer into the kernel takes milliseconds for each reader."""
+        if self._closing:
+            return
+        if self.writable:
             self._transport.write(large.window())
         if large.rest_bytes:
+            if self.writable:
+                self._wait_for_turn()
             return
         if self.writable:
             self._forget_unsent()
@@ -609,7 +626,10 @@ class Connection(asyncio.Protocol):
     def _send_more(self) -> None:
         large = self._large
         if large is not None and large.rest_bytes:
-            self._send_windows(large)
+            if self._shared.turns.is_waiting:
+                self._wait_for_turn()
+            else:
+                self._send_window(large)
             return
         self._forget_unsent()
         if self._waiter is not None:

@@ -18,7 +18,10 @@ from headrace.protocol import sse
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 # An answer up to this size goes out in one write and is not refused.
 SMALL_ANSWER_BYTES: Final = 64 * 1024
-ANSWER_WINDOW_BYTES: Final = 256 * 1024
+# In two windows instead of one, an answer of 1 MiB takes a fifth longer; TLS holds one per client.
+ANSWER_WINDOW_BYTES: Final = 1024 * 1024
+# What the kernel takes of it from a client that reads nothing: see `accepting`, and a last segment.
+IN_KERNEL_BYTES: Final = 256 * 1024
 EVENT_WINDOW_BYTES: Final = 32 * 1024  # with the kernel's buffer, what a stalled reader costs
 # While the budget is exceeded, a client must take this much on average, after a grace.
 TAKEN_BYTES_PER_SEC_MIN: Final = 64 * 1024
@@ -54,6 +57,7 @@ class UnsentBudget:
         self._paid_until: dict[Holder, float] = {}
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
         self._waking = False
+        self._bodies: dict[int, int] = {}  # how many answers share the object with this id
 
     def add(self, count: int) -> None:
         self.used_bytes += count
@@ -65,6 +69,18 @@ class UnsentBudget:
         if self._waiting and not self.is_exceeded and not self._waking:
             self._waking = True
             self._loop.call_soon(self._wake)
+
+    def add_body(self, body: bytes) -> None:
+        """For one more client. One append is the answer to all who wait for it: one object."""
+        sharing = self._bodies.get(id(body), 0)
+        self._bodies[id(body)] = sharing + 1
+        self.add(min(len(body), IN_KERNEL_BYTES) + (0 if sharing else len(body)))
+
+    def remove_body(self, body: bytes) -> None:
+        sharing = self._bodies.pop(id(body)) - 1
+        if sharing:
+            self._bodies[id(body)] = sharing
+        self.remove(min(len(body), IN_KERNEL_BYTES) + (0 if sharing else len(body)))
 
     def refusal(self) -> Overloaded:
         return Overloaded("bytes of answers not yet taken", self.bytes_max)
@@ -127,11 +143,11 @@ class LargeAnswer:
 
     def __init__(self, body: bytes, budget: UnsentBudget, holder: Holder) -> None:
         self._rest = memoryview(body)
-        self._size = len(body)
+        self._body: bytes | None = body
         self._budget = budget
         self._holder = holder
-        self._window_bytes = 0
-        budget.add(self._size)
+        self._untaken_bytes = 0  # of the window under way
+        budget.add_body(body)
         budget.begin(holder)
 
     @property
@@ -141,16 +157,23 @@ class LargeAnswer:
 
     def window(self) -> memoryview:
         """The next part; asked for when the client has taken the one before."""
-        self._budget.taken(self._holder, self._window_bytes)
+        self._budget.taken(self._holder, self._untaken_bytes)
         window, self._rest = self._rest[:ANSWER_WINDOW_BYTES], self._rest[ANSWER_WINDOW_BYTES:]
-        self._window_bytes = len(window)
+        self._untaken_bytes = len(window)
         return window
+
+    def note_unsent(self, unsent_bytes: int) -> None:
+        """The transport still has so much: a slow client may take longer than the grace for one."""
+        left_bytes = min(unsent_bytes, self._untaken_bytes)
+        self._budget.taken(self._holder, self._untaken_bytes - left_bytes)
+        self._untaken_bytes = left_bytes
 
     def release(self) -> None:
         """The transport has let go of it, too."""
         self._budget.end(self._holder)
-        self._budget.remove(self._size)
-        self._size = 0
+        body, self._body = self._body, None
+        if body is not None:
+            self._budget.remove_body(body)
 
 
 class SharedEvent:

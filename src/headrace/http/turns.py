@@ -1,8 +1,9 @@
-"""Turns: connections that sent more requests than there was time for go on in rotation.
+"""Turns: connections with more to do than there was time for go on in rotation.
 
 A client may send thousands of requests in one packet. It gets TURN_SECS of the event loop, and
-then waits in line behind every other connection with something left to do. While others are being
-served besides, those in line get a third of the loop's time.
+then waits in line behind every other connection with something left to do. So do large answers,
+which one append may bring to thousands of readers: a turn is one window of one of them. While
+others are being served besides, those in line get a third of the loop's time.
 
 This shares the loop between clients. Single pieces of long work are cut by `engine.slices`.
 """
