@@ -31,7 +31,7 @@ from headrace.errors import BodyTooLarge, HeadraceError, Overloaded, StorageFail
 from headrace.http.access import Access, access_of
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.exchange import Client, Frame, Request, Waiter
-from headrace.http.lifetime import Lifetime, grace_secs
+from headrace.http.lifespan import Lifespan, grace_secs
 from headrace.protocol import responses
 from headrace.protocol.headers import Headers
 from headrace.protocol.responses import WITHOUT_BODY, Response
@@ -76,13 +76,13 @@ class Headrace:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._lifespan_events(receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
         else:
             raise ValueError(f"Headrace serves http, not {scope['type']}")
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _lifespan_events(self, receive: Receive, send: Send) -> None:
         await receive()
         self._start()
         await send({"type": "lifespan.startup.complete"})
@@ -98,14 +98,14 @@ class Headrace:
             loop = asyncio.get_running_loop()
             self._assembly = assemble(self._config, self._clock, loop)
             self._access = access_of(self._config, self._assembly.origins, listens=False)
-            self._lifetime = Lifetime(self._assembly)
-            self._lifetime.start()
+            self._lifespan = Lifespan(self._assembly)
+            self._lifespan.start()
             self._supervisor = asyncio.ensure_future(self._supervise())
         return self._assembly
 
     async def _supervise(self) -> None:
         try:
-            await self._lifetime.failed()
+            await self._lifespan.failed()
         except Exception as error:
             logger.critical("a background task died; the application stops", exc_info=error)
             await asyncio.sleep(grace_secs(self._config))
@@ -123,7 +123,7 @@ class Headrace:
     async def _stop(self) -> None:
         if self._assembly is not None:
             self._assembly = None
-            await self._lifetime.stop()
+            await self._lifespan.stop()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_head = scope["method"] == "HEAD"

@@ -18,7 +18,7 @@ from headrace.http.accepting import Acceptor, connections_max, listen, raise_des
 from headrace.http.access import access_of
 from headrace.http.assembly import Assembly, assemble
 from headrace.http.connection import Connection, Shared, WriterLimits
-from headrace.http.lifetime import Lifetime, grace_secs
+from headrace.http.lifespan import Lifespan, grace_secs
 from headrace.http.masthead import Masthead
 from headrace.http.origin import Origins
 from headrace.http.reader import BodyBudget, ReaderLimits
@@ -98,8 +98,8 @@ class Server:
             "headrace_connections", lambda: self._acceptor.open_count
         )
         self._acceptor.start()
-        self._lifetime = Lifetime(self._assembly, self._tick)
-        self._lifetime.start()
+        self._lifespan = Lifespan(self._assembly, self._tick)
+        self._lifespan.start()
 
     @property
     def url(self) -> str:
@@ -109,7 +109,7 @@ class Server:
 
     async def failed(self) -> None:
         """Returns never, or raises what a background task died of."""
-        await self._lifetime.failed()
+        await self._lifespan.failed()
 
     def _tick(self) -> None:
         """Once a second: the date, deadlines of connections."""
@@ -142,7 +142,7 @@ class Server:
             await asyncio.sleep(0.02)
         for connection in tuple(shared.connections):
             connection.abort()
-        await self._lifetime.stop()
+        await self._lifespan.stop()
 
 
 def _check(connection: Connection, now: float) -> None:

@@ -23,7 +23,7 @@ def grace_secs(config: Config) -> float:
     return min(FAIL_STOP_SECS, config.server.drain_secs)
 
 
-class Lifetime:
+class Lifespan:
     """Starts an assembled application, ticks, and waits for a failure.
 
     `on_tick` is what the owner itself does once a second, before the application's own work.
