@@ -11,7 +11,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace import errors
-from headrace.client import BadSignature, Client, Subscription, SubscriptionRefused, verify_webhook
+from headrace.client import (
+    BadAnswer,
+    BadSignature,
+    Client,
+    Subscription,
+    SubscriptionRefused,
+    verify_webhook,
+)
 from headrace.subscriptions.signing import SigningKey
 from tests.client.conftest import Connect
 from tests.client.scripted import Reply, ScriptedServer
@@ -58,6 +65,52 @@ def test_a_long_listing_is_read_page_by_page(connect: Connect) -> None:
             found = [entry.stream_id for entry in client.bucket("many").streams()]
         assert found == ["a", "b", "c"]
         assert [asked.params.get("after") for asked in server.asked] == [None, "b"]
+
+
+def test_subscriptions_are_listed_page_by_page(connect: Connect) -> None:
+    def page(*ids: str, more: str | None = None) -> Reply:
+        listed = [{"id": i, "type": "webhook", "status": "active", "generation": 3} for i in ids]
+        document = {"subscriptions": listed, "has_more": more is not None, "next_cursor": more}
+        return Reply(200, {"Content-Type": "application/json"}, msgspec.json.encode(document))
+
+    with ScriptedServer(page("a", "b", more="b"), page("c")) as server:
+        with connect(server.url) as client:
+            found = [(entry.id, entry.generation) for entry in client.subscriptions("x")]
+        assert found == [("a", 3), ("b", 3), ("c", 3)]
+        assert [asked.params.get("after") for asked in server.asked] == [None, "b"]
+        assert {asked.params["prefix"] for asked in server.asked} == {"x"}
+
+
+def test_the_last_messages_are_found_in_as_many_steps_as_the_server_takes(
+    connect: Connect,
+) -> None:
+    def tail(until: str | None) -> Reply:
+        entry = {"stream": "s", "next_offset": place(9), "earliest_offset": place(2)}
+        document = {"streams": [entry | ({} if until is None else {"until_offset": until})]}
+        return Reply(200, {"Content-Type": "application/json"}, msgspec.json.encode(document))
+
+    def place(messages: int) -> str:
+        return f"{messages:016d}_{messages * 10:016d}"
+
+    with ScriptedServer(tail(None), tail(place(5)), tail(place(7))) as server:
+        with connect(server.url) as client:
+            assert client.stream("s").offset_of_last(2) == place(7)
+        asked = [msgspec.json.decode(each.body)["streams"][0] for each in server.asked]
+    assert [query.get("from") for query in asked] == [None, place(2), place(5)]
+    assert [query.get("max_messages") for query in asked] == [None, 5, 2]
+
+
+def test_a_server_that_does_not_move_does_not_hold_the_client(connect: Connect) -> None:
+    start = f"{0:016d}_{0:016d}"
+    entry = {"stream": "s", "next_offset": f"{9:016d}_{9:016d}", "earliest_offset": start}
+    body = msgspec.json.encode({"streams": [entry | {"until_offset": start}]})
+    reply = Reply(200, {"Content-Type": "application/json"}, body)
+    with (
+        ScriptedServer(reply) as server,
+        connect(server.url) as client,
+        pytest.raises(BadAnswer, match="5 messages"),
+    ):
+        client.stream("s").offset_of_last(4)
 
 
 def test_pull_wake_work_is_claimed_and_acknowledged(client: Client, stream: str) -> None:

@@ -22,6 +22,7 @@ from headrace.testing.certificates import write_self_signed
 from headrace.testing.ports import free_port
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
+from tests.client.scripted import Reply, ScriptedServer
 from tests.conftest import Serve
 
 _numbers = count()
@@ -352,6 +353,81 @@ def test_tail_follows_until_the_stream_is_closed(run: Any, name: str, server: An
         assert run("tail", name, "--offset", "-1").stdout == "1\n2\n"
         writer.join()
     assert "auto, sse or long-poll" in run("tail", name, "--live", "smoke", code=2).stderr
+
+
+def test_tail_starts_with_the_last_messages(run: Any, name: str) -> None:
+    run("create", name)
+    run("append", name, "1", "2", "3", "--close")
+    assert run("tail", name, "-n", "2").stdout == "2\n3\n"
+    assert run("tail", name, "-n", "0").stdout == ""
+    assert run("tail", name, "-n", "9").stdout == "1\n2\n3\n"
+    assert "--offset or --count" in run("tail", name, "-n", "1", "-o", "-1", code=2).stderr
+
+
+def test_the_last_messages_of_a_trimmed_stream_in_a_bucket(run: Any) -> None:
+    bucket = f"cli-bucket-{next(_numbers)}"
+    name = f"/{bucket}/ü b"
+    run("bucket", "create", bucket)
+    run("create", name, "-t", "text/plain")
+    run("append", name, "a\n", "b\n")
+    run("snapshot", "put", name, "tail", stdin=b"ab")
+    run("append", name, "c\n", "d\n", "--close")
+    assert run("tail", name, "-n", "1").stdout == "d\n"
+    assert run("tail", name, "-n", "9").stdout == "c\nd\n"
+    row = json.loads(run("ls", bucket, "--long", "--json").stdout)
+    assert row.pop("created_at_ms") > 0
+    assert row == {
+        "stream": "ü b",
+        "content_type": "text/plain",
+        "closed": True,
+        "messages": 2,
+        "bytes": 4,
+    }
+
+
+def test_ls_shows_sizes_and_age(run: Any, name: str) -> None:
+    run("create", name)
+    run("append", name, "1", "22")
+    row = run("ls", "-l", "--prefix", name).stdout.rstrip("\n").split("\t")
+    assert row[:5] == [name, "application/json", "no", "2", "5"]
+    assert re.fullmatch(r"\d+[smh]", row[5])
+    assert run("ls", "-l", "--prefix", "no-such-stream").stdout == ""
+
+
+def test_buckets_are_listed(run: Any) -> None:
+    bucket = f"cli-bucket-{next(_numbers)}"
+    run("bucket", "create", bucket)
+    run("create", f"/{bucket}/s")
+    assert f"{bucket}\t1" in run("bucket", "ls").stdout.splitlines()
+    rows = [json.loads(line) for line in run("bucket", "ls", "--json").stdout.splitlines()]
+    assert {"bucket": bucket, "streams": 1} in rows
+
+
+def test_subscriptions_are_listed(run: Any, name: str) -> None:
+    wakes, id = f"{name}-wakes", f"listed-{next(_numbers)}"
+    run("create", wakes)
+    run("subscribe", "create", id, "--pattern", f"{name}/*", "--wake-stream", wakes)
+    assert run("subscribe", "ls", "--prefix", id).stdout.split() == [
+        *(id, "pull-wake", "active", f"{name}/*", "0", "0")
+    ]
+    run("create", f"{name}/a")
+    run("append", f"{name}/a", "1")
+    row = json.loads(run("subscribe", "ls", "--prefix", id, "--json").stdout)
+    assert (row["streams"], row["generation"]) == (1, 1)
+    run("subscribe", "delete", id)
+    assert run("subscribe", "ls", "--prefix", id).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("verb", "what"),
+    [(("bucket", "ls"), "bucket ls"), (("subscribe", "ls"), "subscribe ls")],
+)
+def test_a_server_without_a_listing_is_named_as_the_reason(
+    verb: tuple[str, ...], what: str, run: Any
+) -> None:
+    with ScriptedServer(Reply(404)) as server:
+        refused = run(*verb, "--url", server.url, code=2).stderr
+    assert f"{what} needs a Headrace server" in refused
 
 
 def test_bench_measures_and_leaves_nothing_behind(run: Any) -> None:

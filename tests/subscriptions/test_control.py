@@ -41,6 +41,7 @@ def test_a_subscription_is_described_as_it_was_made(api: Api) -> None:
         "webhook": {"url": "https://w.example/hook"},
         "wake_stream": None,
         "lease_ttl_ms": 5000,
+        "generation": 0,
         "status": "active",
         "degraded": None,
         "description": "a test",

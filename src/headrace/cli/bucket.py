@@ -1,4 +1,4 @@
-"""`headrace bucket`: create, show and delete buckets."""
+"""`headrace bucket`: create, list, show and delete buckets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli import show
 from headrace.cli.options import EXIT_REFUSED, fail
-from headrace.cli.remote import JsonOption, TokenOption, UrlOption, connected
+from headrace.cli.remote import JsonOption, TokenOption, UrlOption, addition, connected
 from headrace.errors import MethodNotAllowed
 
 app = typer.Typer(name="bucket", help="Buckets: namespaces of streams.", no_args_is_help=True)
@@ -34,6 +34,18 @@ def create(
             fail(f"{bucket!r} is a name that the server uses itself. Choose another.", EXIT_REFUSED)
     told = {"bucket": bucket, "created": True}
     show.done(f"the bucket {bucket} is created", told, as_json=as_json)
+
+
+@app.command()
+def ls(
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """List the buckets with their number of streams (at most 10,000 buckets)."""
+    with connected(url, token) as client, addition("bucket ls"):
+        rows = [(bucket.bucket_id, bucket.streams) for bucket in client.buckets()]
+    show.table(("bucket", "streams"), rows, as_json=as_json)
 
 
 @app.command(name="show")

@@ -19,7 +19,13 @@ import typer
 from headrace.cli.before_verb import before_verb
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.cli.sentences import sentence
-from headrace.errors import HeadraceError, Refused
+from headrace.errors import (
+    HeadraceError,
+    MethodNotAllowed,
+    Refused,
+    RouteNotFound,
+    StreamNotFound,
+)
 
 if TYPE_CHECKING:
     from headrace.client import Client
@@ -75,6 +81,17 @@ def connected_with(url: str | None, token: str | None, retries_max: int | None) 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def addition(what: str) -> Iterator[None]:
+    """End the command with a sentence if the server lacks `what`, an addition of Headrace."""
+    from headrace.client import BadAnswer
+
+    try:
+        yield
+    except (StreamNotFound, RouteNotFound, MethodNotAllowed, BadAnswer):
+        fail(f"{what} needs a Headrace server; this server lacks that addition.", EXIT_REFUSED)
 
 
 def check_in_bucket(stream: str) -> None:

@@ -1,4 +1,4 @@
-"""`headrace subscribe`: create, show, work off and delete subscriptions."""
+"""`headrace subscribe`: create, list, show, claim and delete subscriptions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from headrace.cli.remote import (
     JsonOption,
     TokenOption,
     UrlOption,
+    addition,
     connected,
 )
 
 app = typer.Typer(
     name="subscribe", help="Subscriptions: get notified when streams change.", no_args_is_help=True
 )
+
+COLUMNS = ("subscription", "type", "status", "pattern", "streams", "generation")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the subscription.")]
 
@@ -57,6 +60,22 @@ def create(
     with connected(url, token) as client:
         created = client.subscription(id).create(**config)
     typer.echo(json.dumps(created))
+
+
+@app.command()
+def ls(
+    prefix: Annotated[str, typer.Option("--prefix", help="List only ids with this prefix.")] = "",
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """List the subscriptions: type, status, pattern, number of streams and generation."""
+    with connected(url, token) as client, addition("subscribe ls"):
+        rows = (
+            (s.id, s.type, s.status, s.pattern, s.stream_count, s.generation)
+            for s in client.subscriptions(prefix)
+        )
+        show.table(COLUMNS, rows, as_json=as_json)
 
 
 @app.command(name="show")

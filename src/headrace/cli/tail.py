@@ -9,7 +9,14 @@ import typer
 from headrace.cli import show
 from headrace.cli.output import Output
 from headrace.cli.read import EventsOption, OffsetOption
-from headrace.cli.remote import StreamArgument, TokenOption, UrlOption, connected, connected_with
+from headrace.cli.remote import (
+    StreamArgument,
+    TokenOption,
+    UrlOption,
+    addition,
+    connected,
+    connected_with,
+)
 
 MODES = ("auto", "sse", "long-poll")
 
@@ -17,6 +24,10 @@ MODES = ("auto", "sse", "long-poll")
 def tail(
     stream: StreamArgument,
     offset: OffsetOption = "now",
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", min=0, help="Start with the last N messages.", metavar="N"),
+    ] = None,
     live: Annotated[
         str, typer.Option("--live", help="auto, sse or long-poll.", metavar="MODE")
     ] = "auto",
@@ -24,13 +35,18 @@ def tail(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Follow a stream until it is closed; with --offset -1, from its beginning."""
+    """Follow a stream until it is closed: from now, from --offset, or from the last N messages."""
     if live not in MODES:
         raise typer.BadParameter("auto, sse or long-poll", param_hint="--live")
+    if count is not None and offset != "now":
+        raise typer.BadParameter("give either --offset or --count", param_hint="--count")
     mode: Any = live
     with connected(url, token) as client:
         # A stream or a server that is not there is an error now, not something to wait for.
         content_type = client.stream(stream).content_type
+        if count is not None:
+            with addition("tail --count"):
+                offset = client.stream(stream).offset_of_last(count)
     with connected_with(url, token, None) as client:
         reader = client.stream(stream).read(offset, live=mode)
         with Output(content_type) as output:

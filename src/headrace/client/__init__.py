@@ -30,13 +30,20 @@ from headrace.client.errors import (
     UnexpectedAnswer,
     status_of,
 )
+from headrace.client.range_reads import Tail
 from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo
 from headrace.client.send_queue import ProducerBroken, ProducerOptions, ProducerOverlap
 from headrace.client.settings import Retry, Settings, Timeouts
 from headrace.client.state import STATE_MEDIA_TYPE, Change, Collection, State
 from headrace.client.state_following import Update
 from headrace.client.stream_reading import Chunk, Live
-from headrace.client.subscriptions import BadSignature, Wake, WakeStream, verify_webhook
+from headrace.client.subscriptions import (
+    BadSignature,
+    SubscriptionEntry,
+    Wake,
+    WakeStream,
+    verify_webhook,
+)
 from headrace.client.sync_admin import Bucket, Subscription
 from headrace.client.sync_client import Client, Reader, Stream
 from headrace.client.sync_producer import Producer
@@ -90,7 +97,9 @@ __all__ = [
     "StreamEntry",
     "StreamInfo",
     "Subscription",
+    "SubscriptionEntry",
     "SubscriptionRefused",
+    "Tail",
     "Timeouts",
     "Unauthorized",
     "UnexpectedAnswer",

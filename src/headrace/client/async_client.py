@@ -13,15 +13,16 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
-from headrace.client import bucket_ops
+from headrace.client import bucket_ops, range_reads, subscriptions
 from headrace.client.async_admin import AsyncBucket, AsyncSubscription
 from headrace.client.async_driver import AsyncCancelHandle, AsyncDriver, AsyncItems
 from headrace.client.async_producer import AsyncProducer
 from headrace.client.async_state_view import AsyncStateView
 from headrace.client.bootstrap import Bootstrap, bootstrap
-from headrace.client.bucket_ops import RegisteredStream, Snapshot
+from headrace.client.bucket_ops import BucketInfo, RegisteredStream, Snapshot
 from headrace.client.chunk_views import Batch, Event, EventView, TextView, batch_of
 from headrace.client.effects import Steps
+from headrace.client.range_reads import Tail
 from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.send_queue import ProducerKeywords, ProducerOptions
 from headrace.client.settings import ClientOptions, Fields, Settings
@@ -35,7 +36,8 @@ from headrace.client.stream_ops import (
     StreamOps,
 )
 from headrace.client.stream_reading import Chunk, Live, Reading
-from headrace.client.urls import bucket_url, locate, subscription_url
+from headrace.client.subscriptions import SubscriptionEntry
+from headrace.client.urls import bucket_url, control_url, locate
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING
@@ -80,13 +82,29 @@ class AsyncClient:
         for stream in bucket_ops.registered(state, prefix):
             yield stream
 
+    async def tails(self, *names: str) -> list[Tail]:
+        """Where each stream begins and ends; a bucket's stream is `/bucket/stream`."""
+        target = Target(control_url(self.settings, "tails"), self.settings)
+        queries = [{"stream": name} for name in names]
+        return await self._driver.run(range_reads.tails(target, queries))
+
+    async def buckets(self) -> list[BucketInfo]:
+        """The buckets of the server, sorted by id; a Headrace server lists at most 10,000."""
+        target = Target(control_url(self.settings, "buckets"), self.settings)
+        return await self._driver.run(bucket_ops.list_buckets(target))
+
+    def subscriptions(self, prefix: str = "") -> AsyncIterator[SubscriptionEntry]:
+        """The subscriptions, sorted by id."""
+        target = Target(control_url(self.settings, "subscriptions"), self.settings)
+        return self._driver.iterate(subscriptions.list_all(target, prefix))
+
     def bucket(self, bucket_id: str) -> AsyncBucket:
         return AsyncBucket(
             self._driver, Target(bucket_url(self.settings, bucket_id), self.settings)
         )
 
     def subscription(self, subscription_id: str) -> AsyncSubscription:
-        url = subscription_url(self.settings, subscription_id)
+        url = control_url(self.settings, "subscriptions", subscription_id)
         return AsyncSubscription(self._driver, Target(url, self.settings))
 
     async def close(self) -> None:
@@ -133,6 +151,10 @@ class AsyncStream:
 
     async def head(self) -> StreamInfo:
         return await self._run(self._handle.head())
+
+    async def offset_of_last(self, count: int) -> str:
+        """The offset to read the last `count` messages from; asks a Headrace server only."""
+        return await self._run(self._handle.offset_of_last(count))
 
     async def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Appended:
         """Append `data` as it is. On a JSON stream it is JSON text, and an array is its elements.

@@ -22,6 +22,12 @@ PAGE_MAX = 1000  # the protocol's own bound
 class BucketInfo(msgspec.Struct):
     bucket_id: str
     streams: int
+    created_at_ms: int | None = None
+    """Only a Headrace server says."""
+
+
+class _Buckets(msgspec.Struct):
+    buckets: list[BucketInfo]
 
 
 class StreamEntry(msgspec.Struct):
@@ -85,6 +91,13 @@ def bucket_info(target: Target) -> Steps[BucketInfo]:
 
 def delete_bucket(target: Target) -> Steps[None]:
     yield from ask(target, target.request("DELETE"), (OK, NO_CONTENT))
+
+
+def list_buckets(target: Target) -> Steps[list[BucketInfo]]:
+    """The buckets of the server: at most 10,000, which is all that its listing has."""
+    answer = yield from ask(target, target.request("GET"), (OK,))
+    found: _Buckets = decode(target.url, answer.body, _Buckets)
+    return sorted(found.buckets, key=lambda bucket: bucket.bucket_id)
 
 
 def list_streams(target: Target, prefix: str) -> Flow[StreamEntry]:

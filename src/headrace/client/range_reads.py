@@ -15,8 +15,10 @@ import orjson
 from headrace.client.effects import Steps
 from headrace.client.errors import BadAnswer
 from headrace.client.requests import OK, Target, ask
+from headrace.errors import InvalidRequest, StreamNotFound
 from headrace.protocol.framed import MEDIA_TYPE
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
+from headrace.protocol.offsets import parse_token
 from headrace.protocol.tails import BODY_BYTES_MAX, STREAMS_MAX
 
 
@@ -46,6 +48,12 @@ class Tail:
     until_offset: str | None = None
     problem: str | None = None
     detail: str = ""
+
+    @property
+    def retained(self) -> tuple[int, int]:
+        """How many messages and bytes can still be read."""
+        end, start = parse_token(self.next_offset), parse_token(self.earliest_offset)
+        return end.messages - start.messages, end.bytes - start.bytes
 
 
 def read_framed(
@@ -92,6 +100,34 @@ def tails(
         answer = yield from ask(target, request, (OK,))
         found += [_tail(target.url, entry) for entry in _streams_of(target.url, answer.body)]
     return found
+
+
+def offset_of_last(target: Target, stream: str, count: int) -> Steps[str]:
+    """The offset from which `count` messages were left when it was asked, or all if fewer are."""
+    tail = yield from _known_tail(target, stream, {})
+    offset = tail.earliest_offset
+    left = tail.retained[0] - count
+    while left > 0:
+        query = {"from": offset, "max_messages": left}
+        reached = (yield from _known_tail(target, stream, query)).until_offset
+        # The server may stop earlier where history is long, but never stands still.
+        if reached is None or reached <= offset:
+            raise BadAnswer(target.url, f"it does not say what is {left} messages behind {offset}")
+        left -= parse_token(reached).messages - parse_token(offset).messages
+        offset = reached
+    return offset
+
+
+def _known_tail(target: Target, stream: str, query: Mapping[str, Any]) -> Steps[Tail]:
+    found = yield from tails(target, [{"stream": stream, **query}])
+    if not found:
+        raise BadAnswer(target.url, "it leaves out the stream that was asked for")
+    (tail,) = found
+    if tail.problem == "stream-not-found":
+        raise StreamNotFound(stream)
+    if tail.problem is not None:
+        raise InvalidRequest(tail.detail)
+    return tail
 
 
 def _bodies(queries: Iterable[Mapping[str, Any]]) -> list[bytes]:

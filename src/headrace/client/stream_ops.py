@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
-from headrace.client import requests
+from headrace.client import range_reads, requests
 from headrace.client.effects import Steps
 from headrace.client.encoding import encode_data, encode_json
 from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.settings import Fields
 from headrace.client.stream_reading import Live, Reading
-from headrace.client.urls import locate
+from headrace.client.urls import locate, tails_place
 from headrace.errors import InvalidRequest
 from headrace.protocol.headers import is_json
 
@@ -101,6 +102,10 @@ class StreamOps:
         info = yield from requests.head(self.target)
         self.content_type = info.content_type
         return info
+
+    def offset_of_last(self, count: int) -> Steps[str]:
+        url, name = tails_place(self.target.settings, self.target.url)
+        return range_reads.offset_of_last(replace(self.target, url=url), name, count)
 
     def learn_type(self) -> Steps[str]:
         """The content type, asked for once."""

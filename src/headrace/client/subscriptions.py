@@ -16,10 +16,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from headrace.client.bucket_ops import decode
-from headrace.client.effects import Steps
+from headrace.client.effects import Emit, Flow, Steps
 from headrace.client.requests import CREATED, NO_CONTENT, OK, Target, ask
 from headrace.errors import Refused
 
+PAGE_MAX = 1000  # the server's bound
 SIGNATURE_AGE_SECS_MAX = 300.0  # as Stripe and Standard Webhooks: bounds replays
 
 
@@ -40,6 +41,26 @@ class Wake(msgspec.Struct):
     token: str
     streams: list[WakeStream]
     lease_ttl_ms: int = 30_000
+
+
+class SubscriptionEntry(msgspec.Struct):
+    """One subscription of a listing, without its streams."""
+
+    id: str
+    type: str
+    status: str
+    pattern: str | None = None
+    stream_count: int = 0
+    generation: int | None = None
+    """Of the latest wake; None from a server that does not say."""
+    wake_stream: str | None = None
+    description: str | None = None
+
+
+class _Page(msgspec.Struct):
+    subscriptions: list[SubscriptionEntry]
+    next_cursor: str | None = None
+    has_more: bool = False
 
 
 class WebhookConfig(TypedDict):
@@ -78,6 +99,19 @@ def put(target: Target, config: Mapping[str, Any]) -> Steps[dict[str, Any]]:
 def get(target: Target) -> Steps[dict[str, Any]]:
     answer = yield from ask(target, target.request("GET"), (OK,))
     return _document(target, answer.body)
+
+
+def list_all(target: Target, prefix: str) -> Flow[SubscriptionEntry]:
+    """Every subscription, page by page, sorted by id."""
+    params = {"limit": str(PAGE_MAX), "prefix": prefix}
+    while True:
+        answer = yield from ask(target, target.request("GET", params=params), (OK,))
+        page: _Page = decode(target.url, answer.body, _Page)
+        for entry in page.subscriptions:
+            yield Emit(entry)
+        if not page.has_more or page.next_cursor is None:
+            return
+        params = {**params, "after": page.next_cursor}
 
 
 def delete(target: Target) -> Steps[None]:

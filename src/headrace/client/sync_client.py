@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
-from headrace.client import bucket_ops
+from headrace.client import bucket_ops, range_reads, subscriptions
 from headrace.client.bootstrap import Bootstrap, bootstrap
-from headrace.client.bucket_ops import RegisteredStream, Snapshot
+from headrace.client.bucket_ops import BucketInfo, RegisteredStream, Snapshot
 from headrace.client.chunk_views import Batch, Event, EventView, TextView, batch_of
 from headrace.client.effects import Steps
+from headrace.client.range_reads import Tail
 from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.send_queue import ProducerKeywords, ProducerOptions
 from headrace.client.settings import ClientOptions, Fields, Settings
@@ -30,11 +31,12 @@ from headrace.client.stream_ops import (
     StreamOps,
 )
 from headrace.client.stream_reading import Chunk, Live, Reading
+from headrace.client.subscriptions import SubscriptionEntry
 from headrace.client.sync_admin import Bucket, Subscription
 from headrace.client.sync_driver import CancelHandle, Driver, Items
 from headrace.client.sync_producer import Producer
 from headrace.client.sync_state_view import StateView
-from headrace.client.urls import bucket_url, locate, subscription_url
+from headrace.client.urls import bucket_url, control_url, locate
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE, JSON
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING
@@ -79,11 +81,27 @@ class Client:
         for stream in bucket_ops.registered(state, prefix):
             yield stream
 
+    def tails(self, *names: str) -> list[Tail]:
+        """Where each stream begins and ends; a bucket's stream is `/bucket/stream`."""
+        target = Target(control_url(self.settings, "tails"), self.settings)
+        queries = [{"stream": name} for name in names]
+        return self._driver.run(range_reads.tails(target, queries))
+
+    def buckets(self) -> list[BucketInfo]:
+        """The buckets of the server, sorted by id; a Headrace server lists at most 10,000."""
+        target = Target(control_url(self.settings, "buckets"), self.settings)
+        return self._driver.run(bucket_ops.list_buckets(target))
+
+    def subscriptions(self, prefix: str = "") -> Iterator[SubscriptionEntry]:
+        """The subscriptions, sorted by id."""
+        target = Target(control_url(self.settings, "subscriptions"), self.settings)
+        return self._driver.iterate(subscriptions.list_all(target, prefix))
+
     def bucket(self, bucket_id: str) -> Bucket:
         return Bucket(self._driver, Target(bucket_url(self.settings, bucket_id), self.settings))
 
     def subscription(self, subscription_id: str) -> Subscription:
-        url = subscription_url(self.settings, subscription_id)
+        url = control_url(self.settings, "subscriptions", subscription_id)
         return Subscription(self._driver, Target(url, self.settings))
 
     def close(self) -> None:
@@ -130,6 +148,10 @@ class Stream:
 
     def head(self) -> StreamInfo:
         return self._run(self._handle.head())
+
+    def offset_of_last(self, count: int) -> str:
+        """The offset to read the last `count` messages from; asks a Headrace server only."""
+        return self._run(self._handle.offset_of_last(count))
 
     def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Appended:
         """Append `data` as it is. On a JSON stream it is JSON text, and an array is its elements.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from headrace.client.settings import Settings
 from headrace.protocol.names import CONTROL_PREFIX, check_name, encode_name
@@ -26,9 +26,22 @@ def bucket_url(settings: Settings, bucket_id: str) -> str:
     return f"{settings.url.rstrip('/')}/{quote(bucket_id, safe='')}"
 
 
-def subscription_url(settings: Settings, subscription_id: str) -> str:
+def control_url(settings: Settings, *segments: str) -> str:
+    """A resource of the server's own, such as the list of subscriptions."""
     root = f"{settings.url.rstrip('/')}{settings.stream_root}/{CONTROL_PREFIX}"
-    return f"{root}/subscriptions/{quote(subscription_id, safe='')}"
+    return "/".join((root, *(quote(segment, safe="") for segment in segments)))
+
+
+def tails_place(settings: Settings, url: str) -> tuple[str, str]:
+    """Where the tail of the stream at `url` is asked for, and the stream's name there."""
+    base = urlsplit(settings.url)
+    parts = urlsplit(url)
+    mount = base.path.rstrip("/")
+    mount = mount if parts.path.startswith(f"{mount}/") else ""
+    path = parts.path.removeprefix(mount)
+    name = unquote(path.removeprefix(f"{settings.stream_root}/"))
+    origin = f"{parts.scheme}://{parts.netloc}{mount}"
+    return f"{origin}{settings.stream_root}/{CONTROL_PREFIX}/tails", name
 
 
 def _encoded(name: str) -> str:

@@ -68,6 +68,7 @@ def _summary(subscription: Subscription, urls: Urls, kid: str) -> dict[str, Any]
         "wake_stream": config.wake_stream,
         "lease_ttl_ms": config.lease_ttl_ms,
         "created_at": format_time(subscription.created_at_ms),
+        "generation": subscription.delivery.generation,
         "status": status_of(subscription),
         "degraded": subscription.degraded,
         "description": config.description,
