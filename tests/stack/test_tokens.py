@@ -60,4 +60,4 @@ def test_two_faults_in_one_token_are_refused_in_a_sentence(tmp_path: Path) -> No
         [*command, "--state", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "--expired and --forged cannot be had in one token" in done.stderr
+    assert "--expired and --forged exclude each other" in done.stderr

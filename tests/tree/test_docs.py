@@ -100,6 +100,22 @@ def test_the_suite_version_pinned_for_readers_is_the_one_installed() -> None:
     assert version in read("docs/compatibility.md")
 
 
+def test_what_is_on_no_index_is_installed_from_a_clone() -> None:
+    """Until a release is published, `pip install headrace` would fetch a stranger's package."""
+    pages = [page.relative_to(markdown.ROOT).as_posix() for page in markdown.pages()]
+    sources = (markdown.ROOT / "src").rglob("*.py")
+    places = [*pages, *(source.relative_to(markdown.ROOT).as_posix() for source in sources)]
+    by_name = re.compile(r"(pip|pipx|uv tool|uv pip) install ['\"]?headrace\b")
+    assert [place for place in places if by_name.search(read(place))] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+def test_a_reader_learns_how_to_reach_the_command(page: str) -> None:
+    text = read(page)
+    for way in (".venv/bin/headrace", "pipx install .", "uv tool install ."):
+        assert way in text, way
+
+
 # --- settings and metrics ---
 
 

@@ -15,13 +15,13 @@ from headrace.errors import HeadraceError
 
 def export(
     source: Annotated[
-        str, typer.Argument(metavar="DIRECTORY", help="The data directory (storage.data_dir).")
+        str, typer.Argument(metavar="DIRECTORY", help="Data directory (storage.data_dir).")
     ],
-    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    file: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
 ) -> None:
     """Write all streams and subscriptions of a stopped server to one file.
 
-    The file holds the private key that signs webhooks: keep it as you keep the data directory.
+    The file contains the private key that signs webhooks: protect it like the data directory.
     """
     from headrace.storage.transfer import export_directory
 

@@ -1,4 +1,4 @@
-"""`headrace import`: a data directory made of an export, in any durable mode."""
+"""`headrace import`: create a data directory from an export, for any durable mode."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ class Mode(StrEnum):
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="What `headrace export` wrote.")],
-    directory: Annotated[Path, typer.Argument(help="The data directory to make; new or empty.")],
+    file: Annotated[Path, typer.Argument(help="File written by `headrace export`.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Data directory to create; must be new or empty.")
+    ],
     mode: Annotated[
-        Mode, typer.Option(help="The storage mode that will serve it.")
+        Mode, typer.Option(help="Storage mode of the new directory.")
     ] = Mode.FILE_DURABLE,
     shards: Annotated[
-        int, typer.Option(min=1, max=256, help="acid: storage.acid_shard_count.")
+        int, typer.Option(min=1, max=256, help="Number of shards in acid mode.")
     ] = 16,
 ) -> None:
     """Create a data directory from an export."""

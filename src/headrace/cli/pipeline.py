@@ -27,10 +27,11 @@ app = typer.Typer(
 )
 
 NamesArgument = Annotated[
-    list[str], typer.Argument(metavar="NAME", help="Of those in `headrace pipeline list`.")
+    list[str],
+    typer.Argument(metavar="NAME", help="Pipelines to run; see `headrace pipeline list`."),
 ]
 StateOption = Annotated[
-    str, typer.Option("--state", metavar="DIR", help="Where checkpoints and progress are kept.")
+    str, typer.Option("--state", metavar="DIR", help="Directory for checkpoints and progress.")
 ]
 _STATE = "data/pipelines"
 
@@ -39,19 +40,20 @@ _STATE = "data/pipelines"
 def run(
     names: NamesArgument,
     once: Annotated[
-        bool, typer.Option("--once/--continuous", help="Stop when caught up, or go on for ever.")
+        bool, typer.Option("--once/--continuous", help="Stop once caught up, or run until stopped.")
     ] = False,
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark master; all cores of this machine.")
+        str | None, typer.Option(metavar="URL", help="Spark master (default: all local cores).")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML, with a table called NAME.")
+        Path | None, typer.Option(metavar="FILE", help="TOML file with one table per pipeline.")
     ] = None,
     state: StateOption = _STATE,
 ) -> None:
-    """Run pipelines until they have caught up or are told to stop. Exit code 1 if one failed.
+    """Run pipelines until they are stopped, or with --once until they have caught up.
 
-    Several share one Java machine; one of them that fails begins again while the others go on.
+    All of them run in one JVM. A pipeline that fails is restarted while the others continue; the
+    exit code is 1 if one has failed in the end.
     """
     _need_spark()
     from headrace.spark.pipelines.base import ConfigError, ConfigFile, state_dir
@@ -97,7 +99,7 @@ def list_() -> None:
 
 @app.command()
 def prepare() -> None:
-    """Keep Spark's classes ready on this machine, so that pipelines start sooner."""
+    """Create a class data archive for Spark's JVM, so that pipelines start faster."""
     _need_spark()
     from headrace.spark.runtime import jvm_cds
 
@@ -110,14 +112,16 @@ def prepare() -> None:
 
 @app.command()
 def resnapshot(
-    table: Annotated[str, typer.Option(metavar="TABLE", help="Such as public.items.")],
+    table: Annotated[
+        str, typer.Option(metavar="TABLE", help="Table to copy, such as public.items.")
+    ],
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The one the pipeline runs with.")
+        Path | None, typer.Option(metavar="FILE", help="TOML file that the pipeline runs with.")
     ] = None,
 ) -> None:
-    """Have postgres-to-stream copy one table again: a reset, all its rows, then what changes.
+    """Have postgres-to-stream copy one table again: a reset, all rows, then further changes.
 
-    A pipeline that runs begins within seconds, one that is stopped when it runs next.
+    A running pipeline starts within seconds; a stopped one when it runs next.
     """
     _need_spark()
     import psycopg
@@ -135,7 +139,7 @@ def resnapshot(
     except (ConfigError, SlotError) as error:
         fail(str(error), EXIT_REFUSED)
     except psycopg.OperationalError as error:
-        fail(f"Postgres is away or refuses: {str(error).strip()}", EXIT_FAILED)
+        fail(f"Postgres cannot be reached: {str(error).strip()}", EXIT_FAILED)
     typer.echo(f"{table} will be copied again by the consumer of the slot {slot.name}.")
 
 
@@ -184,7 +188,7 @@ def _need_spark() -> None:
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError:
-        fail("pipelines need Spark: pip install 'headrace[spark]'.", EXIT_REFUSED)
+        fail("pipelines need Spark: pip install '.[spark]' in a clone of Headrace.", EXIT_REFUSED)
 
 
 def _quiet(progress: Progress) -> None:

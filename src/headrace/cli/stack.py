@@ -157,8 +157,8 @@ def _need_the_extra() -> None:
     missing = [name for name in ("envoy", "joserfc") if find_spec(name) is None]
     if missing:
         fail(
-            f"The stack needs {' and '.join(missing)}: install Headrace with its extras "
-            "(pip install 'headrace[stack,spark]').",
+            f"The stack needs {' and '.join(missing)}: pip install '.[stack,spark]' in a clone of "
+            "Headrace.",
             EXIT_REFUSED,
         )
 

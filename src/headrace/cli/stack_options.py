@@ -1,4 +1,4 @@
-"""What the commands about the stack share: where it keeps everything, whom its pages answer."""
+"""Options the stack commands share: the state directory, and the host names to accept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 StateOption = Annotated[
     Path | None,
     typer.Option(
-        "--state", metavar="DIR", help="Where the stack keeps everything; else .headrace."
+        "--state", metavar="DIR", help="State directory of the stack (default: .headrace)."
     ),
 ]
 
@@ -27,8 +27,8 @@ AllowedHostsOption = Annotated[
         "--allowed-hosts",
         envvar="DS_SERVER__ALLOWED_HOSTS",
         metavar="NAMES",
-        help="Host names that are answered besides those of loopback, by commas; * is any, auto is "
-        "none while it listens on loopback and any otherwise.",
+        help="Host names to accept in addition to loopback names, comma-separated; * accepts any, "
+        "auto accepts no others while the service listens on loopback and any otherwise.",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""The services of the stack that are Headrace's own: what the supervisor starts, and anybody may.
+"""The stack services that are part of Headrace: the supervisor starts them, and they run alone too.
 
 They take their addresses from `POSTGRES_URL` and `DS_SERVER_URL`, as the reference's do.
 """
@@ -63,7 +63,7 @@ def _until_told() -> threading.Event:
 
 
 def prepare() -> None:
-    """Bring the schema up to date, and create the stream that sessions append to."""
+    """Migrate the schema of POSTGRES_URL, and create the stream that sessions append to."""
     from headrace.client import Client
     from headrace.errors import HeadraceError
     from headrace.stack.heartbeat import STREAM
@@ -77,7 +77,7 @@ def prepare() -> None:
 
 
 def migrate() -> None:
-    """Bring the schema of POSTGRES_URL up to date; create the database if it is missing."""
+    """Migrate the schema of POSTGRES_URL to the latest version; create a missing database."""
     import psycopg
 
     from headrace.stack.migrate import MigrationError, create_database
@@ -100,7 +100,7 @@ def heartbeat(
         float, typer.Option("--every", metavar="SECONDS", min=0.001, help="Time between ticks.")
     ] = 5.0,
 ) -> None:
-    """Write to both directions of the sync in turn, until stopped."""
+    """Write a tick to the stream and to Postgres alternately, until stopped."""
     from headrace.stack.heartbeat import Heartbeat
 
     log_plainly()
@@ -110,12 +110,12 @@ def heartbeat(
 def monitor(
     port: PortOption,
     slot: Annotated[
-        str, typer.Option("--slot", help="Slot of the sync; else its default, headrace_<database>.")
+        str, typer.Option("--slot", help="Replication slot (default: headrace_<database>).")
     ] = "",
     host: HostOption = "127.0.0.1",
     names: AllowedHostsOption = "auto",
 ) -> None:
-    """Serve the lag of the sync and the state of its slots as metrics."""
+    """Serve replication lag and slot state of the sync as Prometheus metrics."""
     from headrace.stack.monitor import Monitor, serve
 
     log_plainly()
@@ -129,7 +129,7 @@ def database_page(
     host: HostOption = "127.0.0.1",
     names: AllowedHostsOption = "auto",
 ) -> None:
-    """Serve Adminer or, where it cannot be had, a read-only page of the tables."""
+    """Serve Adminer, or a read-only page of the tables where Adminer is not available."""
     from headrace.stack import adminer, database_page
 
     log_plainly()
@@ -145,33 +145,40 @@ def database_page(
 
 def envoy_config(
     server: Annotated[
-        str, typer.Option("--server", metavar="HOST:PORT", help="Where the server is.")
+        str, typer.Option("--server", metavar="HOST:PORT", help="Address of the server.")
     ] = "127.0.0.1:4437",
     listen: Annotated[
-        str, typer.Option("--listen", metavar="ADDRESS:PORT", help="Where clients come.")
+        str, typer.Option("--listen", metavar="ADDRESS:PORT", help="Address to listen on.")
     ] = "0.0.0.0:8080",
     admin: Annotated[
         Path, typer.Option("--admin", metavar="SOCKET", help="Unix socket of Envoy's admin API.")
     ] = Path("/run/headrace-envoy/admin.sock"),
     stats: Annotated[
         str,
-        typer.Option("--stats", metavar="ADDRESS:PORT", help="Where Prometheus finds metrics."),
+        typer.Option(
+            "--stats", metavar="ADDRESS:PORT", help="Address that serves Envoy's metrics."
+        ),
     ] = "127.0.0.1:9901",
     jwks_uri: Annotated[
-        str | None, typer.Option("--jwks-uri", help="Your identity provider's keys.")
+        str | None, typer.Option("--jwks-uri", help="URL of the keys that sign tokens (JWKS).")
     ] = None,
-    issuer: Annotated[str | None, typer.Option("--issuer", help="Who must have issued.")] = None,
-    audience: Annotated[str | None, typer.Option("--audience", help="Whom it is for.")] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="PEM chain.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="PEM key.")] = None,
+    issuer: Annotated[str | None, typer.Option("--issuer", help="Required `iss` claim.")] = None,
+    audience: Annotated[
+        str | None, typer.Option("--audience", help="Required `aud` claim.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="PEM certificate chain.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="PEM private key.")] = None,
     sse_rotation: Annotated[
-        float, typer.Option("--sse-rotation", help="server.sse_reconnect_interval_secs.")
+        float,
+        typer.Option("--sse-rotation", help="Seconds; as server.sse_reconnect_interval_secs."),
     ] = 60.0,
     state: StateOption = None,
 ) -> None:
-    """Print an Envoy configuration for a deployment of your own.
+    """Print an Envoy configuration for your own deployment.
 
-    Without --jwks-uri the stack's own test keys are used.
+    Without --jwks-uri, Envoy accepts tokens signed with the stack's test keys.
     """
     import json
 
@@ -183,11 +190,14 @@ def envoy_config(
     if jwks_uri is not None and not re.fullmatch(r"https?://[^/\s]+/\S*", jwks_uri):
         fail(f"--jwks-uri {jwks_uri} is not an http or https URL with a path.", EXIT_REFUSED)
     if jwks_uri is not None and (issuer is None or audience is None):
-        fail("--jwks-uri needs --issuer and --audience: whose tokens, for whom.", EXIT_REFUSED)
+        fail(
+            "--jwks-uri needs --issuer and --audience: the claims that tokens must have.",
+            EXIT_REFUSED,
+        )
     if not admin.is_absolute() or len(os.fsencode(admin)) > SOCKET_PATH_BYTES_MAX:
         fail(
             f"--admin {admin} is not an absolute path of at most {SOCKET_PATH_BYTES_MAX} bytes: "
-            "the admin API is a unix socket, since it can end Envoy and asks for no token.",
+            "the admin API is a Unix socket because it needs no token and can stop Envoy.",
             EXIT_REFUSED,
         )
     (address, port), (server_host, server_port) = _host_port(listen), _host_port(server)

@@ -1,4 +1,4 @@
-"""`headrace token`: a token for the local stack, good or bad in a chosen way."""
+"""`headrace token`: a token for the local stack, valid or with a chosen fault."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from headrace.cli.stack_options import StateOption, state_directory
 
 def token(
     sub: Annotated[str, typer.Option("--sub", help="The `sub` claim.")] = "test-user",
-    expired: Annotated[bool, typer.Option("--expired", help="Expired an hour ago.")] = False,
+    expired: Annotated[
+        bool, typer.Option("--expired", help="Make it expired an hour ago.")
+    ] = False,
     wrong_issuer: Annotated[
-        bool, typer.Option("--wrong-issuer", help="From another issuer.")
+        bool, typer.Option("--wrong-issuer", help="Use another issuer.")
     ] = False,
     wrong_audience: Annotated[
-        bool, typer.Option("--wrong-audience", help="For another audience.")
+        bool, typer.Option("--wrong-audience", help="Use another audience.")
     ] = False,
-    forged: Annotated[bool, typer.Option("--forged", help="Signed with another key.")] = False,
+    forged: Annotated[bool, typer.Option("--forged", help="Sign it with another key.")] = False,
     lifetime: Annotated[
         int, typer.Option("--lifetime", metavar="SECONDS", min=1, help="Lifetime of the token.")
     ] = 3600,
     state: StateOption = None,
 ) -> None:
-    """Print a token that the local stack's Envoy accepts, or refuses for a chosen reason.
+    """Print a token that the local stack's Envoy accepts, or rejects for a chosen reason.
 
-    The keys are made on first use and stay in the state directory.
+    The signing keys are created on first use and kept in the state directory.
     """
     try:
         from headrace.stack.tokens import Keys, Kind
     except ImportError as error:
-        fail(f"Tokens need {error.name}: install headrace with its extra `stack`.", EXIT_REFUSED)
+        fail(
+            f"Tokens need {error.name}: pip install '.[stack]' in a clone of Headrace.",
+            EXIT_REFUSED,
+        )
     faults = {
         Kind.EXPIRED: expired,
         Kind.WRONG_ISSUER: wrong_issuer,
@@ -42,6 +47,6 @@ def token(
     chosen = [kind for kind, wanted in faults.items() if wanted]
     if len(chosen) > 1:
         names = " and ".join(f"--{kind}" for kind in chosen)
-        fail(f"{names} cannot be had in one token: choose one.", EXIT_REFUSED)
+        fail(f"{names} exclude each other: choose one.", EXIT_REFUSED)
     kind = chosen[0] if chosen else Kind.VALID
     typer.echo(Keys(state_directory(state).path).mint(kind, sub, lifetime))

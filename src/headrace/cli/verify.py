@@ -1,4 +1,4 @@
-"""`headrace verify`: check every checksum of a data directory that no server has open."""
+"""`headrace verify`: check every checksum of the data directory of a stopped server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from headrace.errors import HeadraceError
 
 
 def verify(
-    directory: Annotated[Path, typer.Argument(help="The data directory (storage.data_dir).")],
+    directory: Annotated[
+        Path, typer.Argument(help="Data directory (storage.data_dir) of a stopped server.")
+    ],
 ) -> None:
-    """Check every stored byte, and that a server would start; name what is wrong.
+    """Check every stored byte and whether a server would start, and print each problem.
 
-    Exit code 1 if anything is.
+    The exit code is 1 if there is a problem.
     """
     from headrace.http.start_check import start_findings
     from headrace.storage.verify import verify as check

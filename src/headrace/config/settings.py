@@ -93,25 +93,27 @@ class Server(Section):
     sse_reconnect_interval_secs: float = _setting(
         60,
         SECONDS_OR_OFF,
-        "After how long an SSE response ends so that its reader reconnects; 0 never ends it.",
+        "How long an SSE response lasts before it ends so that its reader reconnects; 0 never "
+        "ends it.",
     )
     public_url: str | None = _setting(
         None,
         optional(PUBLIC_URL),
-        "The URL clients reach this server by, for Location, JWKS and "
-        "callback URLs; unset, they follow the request.",
+        "The URL by which clients reach this server, for Location, JWKS and callback URLs; "
+        "unset, they follow the request.",
     )
     allowed_hosts: tuple[str, ...] = _setting(
         AUTO,
         ALLOWED_HOSTS,
-        "Host names that are answered besides those of loopback and of server.public_url; * is "
-        "any, auto is none while the server listens on loopback and any otherwise.",
+        "Host names that are accepted in addition to loopback names and the host of "
+        "server.public_url; * accepts any, auto accepts no others while the server listens on "
+        "loopback and any otherwise.",
     )
     trusted_proxies: tuple[str, ...] = _setting(
         (),
         NETWORKS,
-        "Whose X-Forwarded-* and X-JWT-Sub headers are believed: addresses, CIDRs, "
-        "or the word loopback.",
+        "Proxies whose X-Forwarded-* and X-JWT-Sub headers are trusted: addresses, CIDRs, or "
+        "the word loopback.",
     )
     stream_root: str = _setting("/v1/stream", PATH_ROOT, "Where the base protocol is mounted.")
     ui: bool = _setting(True, FLAG, "Whether the stream browser is served at /ui.")
@@ -133,7 +135,7 @@ class Http(Section):
     cors_origins: tuple[str, ...] = _setting(
         "",
         ORIGINS,
-        "Origins whose pages may read and write here, or * for all; unset, only the server's own.",
+        "Origins whose pages may read and write, or * for all; unset, only the server's own.",
     )
     keep_alive_secs: float = _setting(
         75, SECONDS, "How long an idle connection is kept between requests."
@@ -147,8 +149,8 @@ class Http(Section):
     answer_timeout_secs: float = _setting(
         60,
         SECONDS,
-        "How long a request may wait for its answer before it gets 504; a long-poll, so much "
-        "longer than its own timeout.",
+        "How long a request may wait for its response before it gets 504; for a long-poll, in "
+        "addition to its own timeout.",
     )
 
 
@@ -160,12 +162,15 @@ class Log(Section):
         "Level, or per-module directives such as info,headrace.http=debug; "
         "RUST_LOG takes precedence.",
     )
-    format: str = _setting("text", words("text", "json"), "Lines of text or of JSON.")
-    access: bool = _setting(False, FLAG, "Whether each request is logged.")
+    format: str = _setting(
+        "text", words("text", "json"), "Log format: text or json, one object per line."
+    )
+    access: bool = _setting(False, FLAG, "Whether to log each request.")
     stall_secs: float = _setting(
         0.25,
         SECONDS_OR_OFF,
-        "How long the event loop may be held up before a line names what held it; 0 is never.",
+        "How long the event loop may be blocked before a log line names the operation; 0 never "
+        "logs it.",
     )
 
 
@@ -193,75 +198,83 @@ class Tls(Section):
 @dataclass(frozen=True)
 class Limits(Section):
     max_memory_bytes: int = _setting(
-        104_857_600, COUNT, "Bytes held for all streams in memory mode (100 MiB)."
+        104_857_600, COUNT, "Maximum bytes held for all streams in memory mode (100 MiB)."
     )
     max_stream_bytes: int | Literal["auto"] = _setting(
         AUTO,
         or_auto(COUNT_OR_OFF),
-        "Bytes one stream retains; 0 is no limit but the disk. auto is 10485760 (10 MiB) in memory "
-        "mode and 0 in the modes that write to disk.",
+        "Maximum bytes one stream retains; 0 is no limit but the disk. auto is 10485760 (10 "
+        "MiB) in memory mode and 0 in the modes that write to disk.",
     )
     # 16 MiB: the official TypeScript client batches up to 14 MiB into one POST.
-    max_body_bytes: int = _setting(16_777_216, COUNT, "Bytes of one request body (16 MiB).")
+    max_body_bytes: int = _setting(16_777_216, COUNT, "Maximum bytes of one request body (16 MiB).")
     max_json_body_bytes: int = _setting(
         16_777_216,
         COUNT,
-        "Bytes of one JSON request body (16 MiB); limits.max_body_bytes binds it too.",
+        "Maximum bytes of one JSON request body (16 MiB); limits.max_body_bytes applies too.",
     )
     max_append_messages: int = _setting(
-        200_000, COUNT, "Messages of one append: elements of a JSON array."
+        200_000, COUNT, "Maximum messages in one append: elements of a JSON array."
     )
     # 16 KiB: h11 and node.
-    max_header_bytes: int = _setting(16_384, COUNT, "Bytes of all request headers together.")
-    max_header_count: int = _setting(100, COUNT, "Headers in one request.")
-    max_url_bytes: int = _setting(8_192, COUNT, "Bytes of a request's URL.")
+    max_header_bytes: int = _setting(
+        16_384, COUNT, "Maximum bytes of all headers of a request together."
+    )
+    max_header_count: int = _setting(100, COUNT, "Maximum number of headers in a request.")
+    max_url_bytes: int = _setting(8_192, COUNT, "Maximum bytes of a request's URL.")
     max_connections: int = _setting(
         0,
         COUNT_OR_OFF,
-        "Open connections; 0 is as many as the descriptor limit allows, less a reserve.",
+        "Maximum open connections; 0 is as many as the file descriptor limit allows, less a "
+        "reserve.",
     )
     max_inflight_body_bytes: int = _setting(
         67_108_864,
         COUNT,
-        "Bytes of all request bodies being received at one time (64 MiB); at "
-        "least limits.max_body_bytes.",
+        "Maximum bytes of all request bodies being received at one time (64 MiB); at least "
+        "limits.max_body_bytes.",
     )
     max_unsent_bytes: int = _setting(
         268_435_456,
         COUNT,
-        "Bytes of large answers that clients have not taken yet, all of them together (256 MiB).",
+        "Maximum bytes of large responses that clients have not yet received, all together (256"
+        " MiB).",
     )
     read_chunk_bytes: int = _setting(
-        1_048_576, COUNT, "Bytes of one catch-up response, beyond which the reader asks again."
+        1_048_576, COUNT, "Maximum bytes of one catch-up response; the reader requests the rest."
     )
     max_snapshot_bytes: int = _setting(
-        16_777_216, COUNT, "Bytes of one snapshot (16 MiB); limits.max_body_bytes binds it too."
+        16_777_216,
+        COUNT,
+        "Maximum bytes of one snapshot (16 MiB); limits.max_body_bytes applies too.",
     )
-    max_streams: int = _setting(1_000_000, COUNT, "Streams that exist at one time.")
+    max_streams: int = _setting(1_000_000, COUNT, "Maximum number of streams.")
     max_live_readers_per_stream: int = _setting(
-        100_000, COUNT, "Long-poll and SSE readers waiting on one stream."
+        100_000, COUNT, "Maximum long-poll and SSE readers waiting on one stream."
     )
     max_polled_tails: int = _setting(
         250_000,
         whole(10_000),
-        "Streams that polls of many tails wait at, counted for each poll.",
+        "Maximum streams that all polls of many tails wait on; a stream counts once per poll.",
     )
     max_producers_per_stream: int = _setting(
-        10_000, COUNT, "Idempotent producers remembered per stream."
+        10_000, COUNT, "Maximum idempotent producers remembered per stream."
     )
     producer_receipts: int = _setting(
-        64, whole(1, 256), "Appends per producer whose offsets are remembered for late duplicates."
+        64, whole(1, 256), "Appends per producer whose offsets are kept to answer late duplicates."
     )
     max_fork_depth: int = _setting(
         64,
         COUNT,
-        "Forks of forks: how many streams a fork may come from, one from the other.",
+        "Maximum depth of a chain of forks (a fork of a fork and so on).",
     )
     rate_limit_requests_per_sec: int = _setting(
-        0, COUNT_OR_OFF, "Requests per second of one subject or address; 0 is no limit."
+        0, COUNT_OR_OFF, "Maximum requests per second of one subject or address; 0 is no limit."
     )
     rate_limit_burst: int = _setting(
-        0, COUNT_OR_OFF, "Requests at once before the rate binds; 0 is the same as the rate."
+        0,
+        COUNT_OR_OFF,
+        "Requests allowed at once before the rate applies; 0 is the same as the rate.",
     )
     # A reader that never reads costs 4.3 MB of kernel buffer by default, 290 KB with 64 KiB here.
     sse_buffer_bytes: int = _setting(
@@ -285,39 +298,41 @@ class Storage(Section):
         "memory", STORAGE_MODE, "memory, file-fast, file-durable, or acid (alias redb)."
     )
     data_dir: Path = _setting(
-        "./data/streams", FILE_PATH, "Directory of the modes that write to disk."
+        "./data/streams", FILE_PATH, "Data directory of the modes that write to disk."
     )
     acid_shard_count: int = _setting(
-        16, POWER_OF_TWO, "Shards in acid mode: a power of two from 1 to 256."
+        16, POWER_OF_TWO, "Number of shards in acid mode: a power of two from 1 to 256."
     )
     journal_segment_bytes: int = _setting(
         67_108_864,
         whole(65_536),
-        "Size of a journal segment in the file modes; a full one goes into stream files.",
+        "Size of a journal segment in the file modes; a full segment is written into stream files.",
     )
     scrub_bytes_per_sec: int = _setting(
         4_194_304,
         whole(0),
-        "Rate at which stored bytes are read again to find damage; 0 is never.",
+        "Rate at which stored bytes are read again to find damage; 0 turns the scrub off.",
     )
 
 
 @dataclass(frozen=True)
 class Webhooks(Section):
     allow_loopback: bool = _setting(
-        False, FLAG, "Whether webhooks may go to this machine, to whatever listens there."
+        False,
+        FLAG,
+        "Whether webhooks may go to loopback addresses, and so to any service on this machine.",
     )
     allow_private: bool = _setting(
         False, FLAG, "Whether webhooks may go to private network addresses."
     )
-    timeout_secs: float = _setting(10, SECONDS, "How long one callback may take.")
-    max_subscriptions: int = _setting(10_000, COUNT, "Subscriptions that exist at one time.")
+    timeout_secs: float = _setting(10, SECONDS, "How long one webhook delivery may take.")
+    max_subscriptions: int = _setting(10_000, COUNT, "Maximum number of subscriptions.")
     # A link is 400 bytes and the name of its stream: one `**` over a million streams.
     max_memory_bytes: int = _setting(
-        536_870_912, COUNT, "Bytes of memory for subscriptions and their links (512 MiB)."
+        536_870_912, COUNT, "Maximum bytes of memory for subscriptions and their links (512 MiB)."
     )
     max_links_per_subscription: int = _setting(
-        250_000, COUNT, "Streams that one subscription follows."
+        250_000, COUNT, "Maximum streams that one subscription follows."
     )
 
 

