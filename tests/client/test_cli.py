@@ -430,6 +430,13 @@ def test_a_server_without_a_listing_is_named_as_the_reason(
     assert f"{what} needs a Headrace server" in refused
 
 
+def test_tail_of_the_last_messages_needs_a_server_that_counts_them(run: Any) -> None:
+    known = Reply(200, {"Content-Type": "text/plain", "Stream-Next-Offset": "7"})
+    with ScriptedServer(known, Reply(404)) as server:
+        refused = run("tail", "s", "-n", "1", "--url", server.url, code=2).stderr
+    assert "tail --count needs a Headrace server" in refused
+
+
 def test_bench_measures_and_leaves_nothing_behind(run: Any) -> None:
     before = run("ls").stdout
     args = ("--connections", "4", "--streams", "2", "--seconds", "0.3", "--json")
