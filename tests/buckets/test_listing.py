@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.engine import Engine
 from headrace.engine.sorted_ids import SortedIds
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import BucketNotEmpty
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Create

@@ -300,7 +300,7 @@ class Machine:
             command(reply)
         except HeadraceError as refusal:
             error = refusal
-            self.engine.settle(name, lambda: reply(error), reply)
+            self.engine.when_durable(name, lambda: reply(error), reply)
         finally:
             rests_on[:] = [self.witness.by_name.get(one, 0) for one in (name, *also)]
 
@@ -355,7 +355,9 @@ class Machine:
     def read_snapshot(self, name: str) -> None:
         """What readers know as the snapshot is durable, and is what was published."""
         stream = self.engine.streams.get(name)
-        snapshot = stream.visible_snapshot if stream is not None and stream.born else None
+        snapshot = (
+            stream.visible_snapshot if stream is not None and stream.creation_durable else None
+        )
         if snapshot is None:
             return
         self.witness.rest_on(self.witness.by_blob.get(snapshot.blob_id, 0))
@@ -373,7 +375,7 @@ class Machine:
 
     def read(self, name: str) -> None:
         stream = self.engine.streams.get(name)
-        if stream is None or stream.state.deleted or not stream.born:
+        if stream is None or stream.state.deleted or not stream.creation_durable:
             return
         self.unanswered += 1
         witness = self.witness

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from headrace.engine.creation import Confirmed
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError
 from headrace.limits import Limits
 from headrace.protocol.expiry import FOREVER, Lifetime
@@ -298,8 +298,11 @@ class Agreement(RuleBasedStateMachine):
     def an_id_is_never_used_again(self) -> None:
         for mode, side in self.stored.items():
             for name, stream in side.engine.streams.items():
-                born = name, stream.state.created_at_ms
-                assert self.ids.setdefault((mode, stream.state.id), born) == born
+                creation_durable = name, stream.state.created_at_ms
+                assert (
+                    self.ids.setdefault((mode, stream.state.id), creation_durable)
+                    == creation_durable
+                )
 
     @invariant()
     def registries_name_the_same_streams(self) -> None:
@@ -317,7 +320,7 @@ class Agreement(RuleBasedStateMachine):
 
 def registered(side: Side) -> dict[str, Any]:
     """What a reader of the registry believes to exist."""
-    side.ask(lambda engine, reply: engine.settle(REGISTRY_NAME, lambda: reply(None)))
+    side.ask(lambda engine, reply: engine.when_durable(REGISTRY_NAME, lambda: reply(None)))
     streams: dict[str, Any] = {}
     for message in orjson.loads(response_body(side.read_all(REGISTRY_NAME) or b",")):
         if message["headers"]["operation"] == "delete":

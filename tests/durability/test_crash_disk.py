@@ -14,7 +14,7 @@ import pytest
 from headrace.engine.engine import Deleted, Engine
 from headrace.engine.reads import Chunk
 from headrace.engine.snapshots import Snapshots
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StoredBytesDamaged, StoredBytesUnreadable
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.stream import Snapshot
@@ -254,7 +254,7 @@ def test_a_name_is_free_only_once_the_last_of_its_stream_is_durably_gone() -> No
 
     def deleted(outcome: object) -> None:
         assert isinstance(outcome, Deleted)
-        engine.settle("source", lambda: settled.append(machine.storage.commits().batches))
+        engine.when_durable("source", lambda: settled.append(machine.storage.commits().batches))
 
     engine = machine.engine
     batches = machine.storage.commits().batches

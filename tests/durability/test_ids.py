@@ -113,7 +113,7 @@ def put_and_delete(engine: Engine) -> None:
 
 async def settled(engine: Engine) -> None:
     done = asyncio.Event()
-    engine.settle("a", done.set)
+    engine.when_durable("a", done.set)
     await asyncio.wait_for(done.wait(), 30)
 
 

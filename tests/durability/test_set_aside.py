@@ -14,8 +14,8 @@ import lmdb
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.space import Space
-from headrace.engine.tails import Stream
+from headrace.engine.reclaim import Space
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StreamSetAside
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.requests import Append, Create, ForkRequest

@@ -52,7 +52,7 @@ def make(mode: str, directory: Path, spoil: Callable[[Engine], object]) -> None:
 
 async def settled(engine: Engine) -> None:
     done = asyncio.Event()
-    engine.settle("a", done.set)
+    engine.when_durable("a", done.set)
     await asyncio.wait_for(done.wait(), 30)
     done.clear()
     engine.when_documents_durable(done.set)

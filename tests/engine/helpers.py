@@ -8,7 +8,7 @@ from typing import Any
 from headrace.engine.creation import Confirmed
 from headrace.engine.engine import Bounds, Engine
 from headrace.engine.reads import Chunk
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError
 from headrace.limits import Limits
 from headrace.protocol.names import REGISTRY_NAME

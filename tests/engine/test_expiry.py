@@ -10,7 +10,7 @@ import pytest
 
 from headrace.engine.engine import Engine
 from headrace.engine.expiry_queue import STALE_MIN
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StreamDeleted, StreamNotFound
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.requests import Append, Create, ForkRequest

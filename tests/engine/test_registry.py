@@ -9,7 +9,7 @@ import pytest
 
 from headrace.engine.engine import Engine
 from headrace.engine.registry import STALE_MESSAGES_MIN
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, OffsetTrimmed
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.names import REGISTRY_NAME

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.protocol.requests import Append
 from tests.engine.helpers import Recorder, delete, new_engine, post, put, read
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.renewals import OLD_PREFIX, PREFIX, ROUND_MS
+from headrace.engine.ttl_renewals import OLD_PREFIX, PREFIX, ROUND_MS
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Append, Create
 from headrace.storage.base import ignore

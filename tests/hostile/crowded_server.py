@@ -17,7 +17,7 @@ from headrace.config import Config
 from headrace.engine.engine import Engine
 from headrace.engine.registry import STALE_MESSAGES_MIN
 from headrace.http import server
-from headrace.http.assembly import Assembly, assemble
+from headrace.http.app_factory import Assembly, assemble
 from headrace.protocol.requests import Create
 from headrace.testing.server_process import ServerProcess
 

@@ -14,10 +14,10 @@ from types import CoroutineType, FrameType, FunctionType, GeneratorType, MethodT
 
 from headrace.cli import main
 from headrace.http import process_memory
-from headrace.http.inspection import Document, Inspection
+from headrace.http.stream_metadata import Document, StreamMetadata
 from headrace.testing.server_process import ServerProcess
 
-_many = Inspection._many
+_many = StreamMetadata._many
 
 
 class CyclicServer(ServerProcess):
@@ -69,13 +69,13 @@ def _module(path: str) -> str:
     return "headrace" if "/headrace/" in path else ""
 
 
-def many(self: Inspection, wanted: list[str]) -> Document:
+def many(self: StreamMetadata, wanted: list[str]) -> Document:
     if wanted == ["cycles"]:
         return dict(found_in_cycles())
     return _many(self, wanted)
 
 
 if __name__ == "__main__":
-    process_memory.settle = collect_never
-    Inspection._many = many  # type: ignore[method-assign]
+    process_memory.tune_gc = collect_never
+    StreamMetadata._many = many  # type: ignore[method-assign]
     main()

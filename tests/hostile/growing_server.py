@@ -17,7 +17,7 @@ import sys
 from headrace.clock import SystemClock, thread_cpu
 from headrace.config import Config
 from headrace.http import process_memory
-from headrace.http.assembly import Assembly, assemble
+from headrace.http.app_factory import Assembly, assemble
 from headrace.protocol.requests import Create
 from headrace.subscriptions.requests import parse_config
 
@@ -62,7 +62,7 @@ async def grow(made: Assembly, streams: int) -> int:
 async def measure(streams: int) -> None:
     made = assemble(Config(), SystemClock(), asyncio.get_running_loop())
     made.start()
-    process_memory.settle()
+    process_memory.tune_gc()
     collections = Collections()
     gc.callbacks.append(collections)
     linked = await grow(made, streams)

@@ -13,14 +13,14 @@ from pathlib import Path
 from headrace import clock
 from headrace.cli import main
 from headrace.engine.expiry_queue import ExpiryQueue
-from headrace.engine.tails import Stream
-from headrace.http.inspection import Document, Inspection
+from headrace.engine.stream_runtime import Stream
+from headrace.http.stream_metadata import Document, StreamMetadata
 from headrace.protocol.expiry import Moment
 from headrace.testing.server_process import ServerProcess
 
 HOLD_SECS = 0.4
 
-_many = Inspection._many
+_many = StreamMetadata._many
 _pop_over = ExpiryQueue.pop_over
 _asked: list[str] = []
 
@@ -47,7 +47,7 @@ def keep_gil() -> None:
         sum(numbers)
 
 
-def many(self: Inspection, wanted: list[str]) -> Document:
+def many(self: StreamMetadata, wanted: list[str]) -> Document:
     for name in wanted:
         match name:
             case "hold/compute":
@@ -69,6 +69,6 @@ def pop_over(self: ExpiryQueue, now: Moment, streams_max: int) -> list[Stream]:
 
 
 if __name__ == "__main__":
-    Inspection._many = many  # type: ignore[method-assign]
+    StreamMetadata._many = many  # type: ignore[method-assign]
     ExpiryQueue.pop_over = pop_over  # type: ignore[method-assign]
     main()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.cli import main
 from headrace.engine.engine import AppendOutcome, Engine
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.protocol.requests import Append
 from headrace.testing.server_process import ServerProcess
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.engine import reads, space
+from headrace.engine import reads, reclaim
 from headrace.engine.engine import Engine
 from headrace.engine.removal import LET_GO_AT_ONCE_MAX
 from headrace.errors import ForkTooDeep, StreamDeleted, StreamNotFound
@@ -146,13 +146,13 @@ def test_the_depth_of_forks_is_limited_over_http(serve: Serve) -> None:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often anybody asked what a stream or one of its forks needs."""
     count = [0]
-    needed_from = space.needed_from
+    needed_from = reclaim.needed_from
 
     def counting(stream: object) -> Position:
         count[0] += 1
         return needed_from(stream)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(space, "needed_from", counting)
+    monkeypatch.setattr(reclaim, "needed_from", counting)
     return count
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.http.outgoing import (
+from headrace.http.send_windows import (
     ANSWER_WINDOW_BYTES,
     IN_KERNEL_BYTES,
     SMALL_ANSWER_BYTES,

@@ -21,7 +21,7 @@ import pytest
 
 from headrace.config import Config, Server
 from headrace.http.access import Access, access_of
-from headrace.http.origin import Origins
+from headrace.http.forwarded import ForwardedOrigins
 from headrace.protocol.access import HostRules
 from headrace.stack import adminer, database_page
 from headrace.testing.ports import free_port, is_listening
@@ -146,8 +146,8 @@ def test_a_host_costs_one_check_however_many_requests_name_it(stream: str) -> No
     from headrace.clock import SystemClock
     from headrace.http.cors import CorsPolicy
     from headrace.http.exchange import Client
-    from headrace.http.masthead import Masthead
     from headrace.http.reader import BodyBudget, ReaderLimits, RequestReader
+    from headrace.http.response_head import ResponseHead
 
     asked: list[bytes] = []
 
@@ -156,9 +156,9 @@ def test_a_host_costs_one_check_however_many_requests_name_it(stream: str) -> No
             asked.append(host)
             return super().admits(host)
 
-    masthead = Masthead(SystemClock(), CorsPolicy(()))
+    response_head = ResponseHead(SystemClock(), CorsPolicy(()))
     limits = ReaderLimits(access=Access(Counted()))
-    reader = RequestReader(limits, BodyBudget(10**6), masthead, Client("127.0.0.1"))
+    reader = RequestReader(limits, BodyBudget(10**6), response_head, Client("127.0.0.1"))
     for number in range(100):
         reader.feed(request_bytes("POST", stream, b"x" * (1 + number % 20), Content_Type=TEXT))
         reader.feed(request_bytes("GET", f"{stream}-{number}"))
@@ -282,7 +282,7 @@ def test_a_head_that_was_learned_with_a_page_does_not_stand_for_another_page(
 
 def test_inside_another_application_hosts_are_that_application_s_matter() -> None:
     """It knows the listener; names that are listed hold there, too."""
-    origins = Origins(None, ())
+    origins = ForwardedOrigins(None, ())
     loopback = Config()
     listed = Config(server=Server(allowed_hosts=("streams.example",)))
     host = b"other.example"

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from headrace.clock import SystemClock
 from headrace.http.cors import CorsPolicy
 from headrace.http.exchange import Client, Request
-from headrace.http.masthead import Masthead
 from headrace.http.reader import BodyBudget, ReaderLimits, RequestReader
+from headrace.http.response_head import ResponseHead
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess
 
 BODY_BYTES_MAX = 300
 URL_BYTES_MAX = 100
 LIMITS = ReaderLimits(body_bytes_max=BODY_BYTES_MAX, url_bytes_max=URL_BYTES_MAX)
-MASTHEAD = Masthead(SystemClock(), CorsPolicy(("*",)))
+MASTHEAD = ResponseHead(SystemClock(), CorsPolicy(("*",)))
 TEXT = "text/plain"
 
 
@@ -125,7 +125,7 @@ def test_requests_that_differ_in_their_stream_are_not_parsed_again(
     for target in targets:
         reader.feed(append("2", target=target))
     assert [request.target.decode() for request in reader.ready] == ["/v1/stream/a", *targets]
-    assert len({id(request.kin) for request in reader.ready}) == 1
+    assert len({id(request.parsed_head) for request in reader.ready}) == 1
 
 
 def test_a_length_that_does_not_match_waits_for_the_rest() -> None:

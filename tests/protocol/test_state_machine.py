@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.engine.creation import Confirmed
 from headrace.engine.engine import Deleted, Engine
 from headrace.engine.reads import Chunk
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, InvalidOffset
 from headrace.limits import Limits
 from headrace.protocol.expiry import FOREVER, Lifetime

@@ -251,7 +251,7 @@ def test_a_stream_whose_beginning_was_given_up_keeps_its_place(other: str, tmp_p
             engine.create(f"s{number}", Create(), ignore)
             engine.delete(f"s{number}", ignore)
         settled = loop.create_future()
-        engine.settle("__registry__", lambda: settled.set_result(None))
+        engine.when_durable("__registry__", lambda: settled.set_result(None))
         await settled
         stream = engine.find("__registry__")
         content, position = b"", stream.state.floor

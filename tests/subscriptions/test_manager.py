@@ -335,7 +335,7 @@ def test_a_successor_is_followed_before_the_end_of_its_predecessor_is_durable(
         engine.delete("a", lambda _: None)
         create(engine, "a")
         done = asyncio.Event()
-        engine.settle("a", done.set)
+        engine.when_durable("a", done.set)
         await asyncio.wait_for(done.wait(), DEADLINE_SECS)
         assert linked(manager, "one") == ["a"]
         (link,) = [s for s in manager.get("one")["streams"] if s["path"] == "a"]

@@ -16,7 +16,7 @@ from headrace.clock import Clock
 from headrace.config import Config
 from headrace.engine.engine import Engine
 from headrace.http import server
-from headrace.http.assembly import Assembly, assemble
+from headrace.http.app_factory import Assembly, assemble
 from headrace.protocol.requests import Create
 from headrace.testing.server_process import ServerProcess
 

@@ -15,10 +15,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.engine.append_replies import translate
 from headrace.engine.feed import Feed
-from headrace.engine.replies import translate
 from headrace.engine.sorted_ids import SortedIds
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import (
     BucketExists,
     BucketNotEmpty,
@@ -67,7 +67,7 @@ class Buckets:
     def __iter__(self) -> Iterator[Bucket]:
         """The buckets that clients may know of, in the order of their ids."""
         found = (self._buckets[id] for id in self._ids.after("", inclusive=True))
-        return (bucket for bucket in found if bucket.stream.born)
+        return (bucket for bucket in found if bucket.stream.creation_durable)
 
     def recover(self) -> None:
         """Take stock of the streams that the engine has recovered."""
@@ -105,7 +105,7 @@ class Buckets:
     def find(self, bucket_id: str) -> Bucket:
         """A bucket as clients know it: one whose creation is not durable is not there yet."""
         bucket = self._buckets.get(bucket_id)
-        if bucket is None or not bucket.stream.born:
+        if bucket is None or not bucket.stream.creation_durable:
             self._engine.aside.check(bucket_name(bucket_id))
             raise BucketNotFound(bucket_id)
         return bucket
@@ -113,11 +113,11 @@ class Buckets:
     def create(self, bucket_id: str, reply: BucketReply) -> None:
         engine, name = self._engine, bucket_name(bucket_id)
         if bucket_id in self._buckets:
-            engine.settle(name, lambda: reply(BucketExists(bucket_id)), reply)
+            engine.when_durable(name, lambda: reply(BucketExists(bucket_id)), reply)
             return
         engine.aside.check(name)
         engine.check_writable()
-        stream = engine.creation.establish(name)
+        stream = engine.creation.create_internal(name)
         bucket = self._buckets[bucket_id] = self._bucket(bucket_id, stream)
         self._ids.add(bucket_id)
         engine.creation.begin(stream, translate(bucket, reply))
@@ -127,7 +127,7 @@ class Buckets:
             bucket = self.find(bucket_id)
         except BucketNotFound as refusal:
             missing = refusal
-            self._engine.settle(bucket_name(bucket_id), lambda: reply(missing), reply)
+            self._engine.when_durable(bucket_name(bucket_id), lambda: reply(missing), reply)
             return
         if self._engine.aside.is_any_in(bucket_id):
             reply(BucketNotEmpty(bucket_id))
@@ -208,7 +208,7 @@ class Buckets:
     def _is_followed(self, stream: Stream) -> bool:
         """Whether another stream has the name by now, and is listed under it."""
         other = self._engine.streams.get(stream.state.name)
-        return other is not None and other is not stream and other.born
+        return other is not None and other is not stream and other.creation_durable
 
     # -- listing ---------------------------------------------------------------------------
 
@@ -260,11 +260,11 @@ class Buckets:
     def _known(self, name: str) -> Stream | None:
         """The stream that readers know by this name: until its removal is durable, the old one."""
         stream = self._engine.streams.get(name)
-        if stream is None or not stream.born:
-            return self._engine.leaving.get(name)
+        if stream is None or not stream.creation_durable:
+            return self._engine.pending_removals.get(name)
         return stream
 
 
 def _is_listed(stream: Stream) -> bool:
     """Whether a stream whose removal has not begun is among the ids of its bucket."""
-    return stream.born and is_bucketed(stream.state.name)
+    return stream.creation_durable and is_bucketed(stream.state.name)

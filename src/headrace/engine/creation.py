@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.engine.replies import translate
-from headrace.engine.tails import Stream
+from headrace.engine.append_replies import translate
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import (
     BucketNotFound,
     ContentTypeMismatch,
@@ -90,13 +90,13 @@ class Creation:
         if command.fork is not None:
             # What is said of a fork may rest on its source: that it is gone, or of another type.
             source = command.fork.source
-            engine.settle(
-                source, lambda: engine.settle(about, lambda: reply(outcome), reply), reply
+            engine.when_durable(
+                source, lambda: engine.when_durable(about, lambda: reply(outcome), reply), reply
             )
             return
-        engine.settle(about, lambda: reply(outcome), reply)
+        engine.when_durable(about, lambda: reply(outcome), reply)
 
-    def establish(self, name: str) -> Stream:
+    def create_internal(self, name: str) -> Stream:
         """An empty stream of the server's own; nobody hears of it before `begin`."""
         engine = self._engine
         if len(engine.streams) > engine.bounds.streams_max:
@@ -216,7 +216,7 @@ class Creation:
                 self._create(name, command, config, source, reply)
             except HeadraceError as error:
                 refusal = error
-                self._engine.settle(origin.name, lambda: reply(refusal), reply)
+                self._engine.when_durable(origin.name, lambda: reply(refusal), reply)
 
         self._engine.reads.seek(source, anchor, count, resolved)
 

@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.clock import Clock, SteadyClock
-from headrace.engine import renewals
+from headrace.engine import ttl_renewals
+from headrace.engine.append_replies import translate
 from headrace.engine.buckets import Buckets
 from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
 from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.feed import Feed, Feeds
 from headrace.engine.maintenance import Maintenance
 from headrace.engine.reads import ReadOutcome, Reads, start_position
+from headrace.engine.reclaim import Space
 from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
-from headrace.engine.renewals import Renewals
-from headrace.engine.replies import translate
 from headrace.engine.set_aside import SetAside
 from headrace.engine.snapshots import Snapshots
-from headrace.engine.space import Space
-from headrace.engine.tails import Stream, TailListener
+from headrace.engine.stream_runtime import Stream, TailListener
+from headrace.engine.ttl_renewals import Renewals
 from headrace.errors import (
     CommitDelayed,
     CommitFailed,
@@ -126,15 +126,15 @@ class Engine:
         self.space = Space(self)
         self.snapshots = Snapshots(self)
         # Names whose last stream is gone, until that is durable.
-        self.leaving: dict[str, Stream] = {}
+        self.pending_removals: dict[str, Stream] = {}
         self._on_create: list[Callable[[Stream], None]] = []
         storage.start(self._committed, self._commit_failed, self._commit_delayed)
         recovered = self._recover()
         self._documents = storage.take_documents()
         self._renewals = Renewals(self.expiring, storage, self.steady)
         self._renewals.resume(
-            self.take_documents(renewals.PREFIX),
-            self.take_documents(renewals.OLD_PREFIX),
+            self.take_documents(ttl_renewals.PREFIX),
+            self.take_documents(ttl_renewals.OLD_PREFIX),
             self.aside.ids,
         )
         self.removal.finish()
@@ -172,7 +172,7 @@ class Engine:
             if source is None:
                 raise Orphaned(f"Its source, {fork.request.source!r}, is missing or set aside.")
         stream = Stream(state, found.log, source)
-        stream.born = True
+        stream.creation_durable = True
         stream.visible_closed = state.closed
         for producer in (state.producers or {}).values():
             del producer.receipts[: -self.limits.producer_receipts_max]
@@ -222,7 +222,7 @@ class Engine:
             return self.find(name)
         return stream
 
-    def settle(
+    def when_durable(
         self,
         name: str,
         done: Callable[[], None],
@@ -232,12 +232,12 @@ class Engine:
 
         `failed` is called instead where that will never be known.
         """
-        leaving, stream = self.leaving.get(name), self.streams.get(name)
-        settle = self.storage.when_durable
+        leaving, stream = self.pending_removals.get(name), self.streams.get(name)
+        when_durable = self.storage.when_durable
         if leaving is not None and stream is not None:
-            settle(leaving.log, lambda: settle(stream.log, done, failed), failed)
+            when_durable(leaving.log, lambda: when_durable(stream.log, done, failed), failed)
         elif leaving is not None or stream is not None:
-            settle((leaving or self.streams[name]).log, done, failed)
+            when_durable((leaving or self.streams[name]).log, done, failed)
         else:
             done()
 
@@ -373,15 +373,15 @@ class Engine:
         elif isinstance(change, Published):
             self.snapshots.published(stream, change.snapshot)
         elif isinstance(change, Created):
-            stream.born = True
+            stream.creation_durable = True
             stream.visible = change.initial.end
             stream.visible_closed = change.initial.closes
             if is_bucketed(name):
                 self.buckets.arrived(stream)
         else:
             # A source that forks still needed when it was deleted leaves with the last of them.
-            if change.whole and self.leaving.get(name) is stream:
-                del self.leaving[name]
+            if change.whole and self.pending_removals.get(name) is stream:
+                del self.pending_removals[name]
             if is_bucketed(name):
                 self.buckets.departed(stream)
                 self.snapshots.forget(stream)
@@ -484,7 +484,7 @@ class Engine:
             self.removal.remove(self.find(name), translate(Deleted(name), reply))
         except HeadraceError as refusal:
             error = refusal
-            self.settle(name, lambda: reply(error), reply)
+            self.when_durable(name, lambda: reply(error), reply)
 
     def sweep(self, streams_max: int = EXPIRED_AT_ONCE_MAX) -> int:
         """Remove streams whose time is over, at most `streams_max` at once; how many went."""
@@ -519,9 +519,9 @@ class Engine:
     def _registry_stream(self) -> Stream:
         stream = self.streams.get(REGISTRY_NAME)
         if stream is None:
-            stream = self.creation.establish(REGISTRY_NAME)
+            stream = self.creation.create_internal(REGISTRY_NAME)
             self.creation.begin(stream, ignore)
-            stream.born = True
+            stream.creation_durable = True
         return stream
 
     def close(self) -> None:

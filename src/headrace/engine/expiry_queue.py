@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, KeysView
 
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.protocol.expiry import Moment
 
 STALE_MIN = 1000  # below this a rebuild costs more than it saves

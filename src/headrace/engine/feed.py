@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from headrace.engine.announcing import announce, trim
-from headrace.engine.tails import Stream
+from headrace.engine.internal_append import announce, trim
+from headrace.engine.stream_runtime import Stream
 from headrace.protocol.buckets import ids_of
 
 if TYPE_CHECKING:

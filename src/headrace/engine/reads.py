@@ -12,7 +12,7 @@ from itertools import chain
 
 import msgspec
 
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, InvalidOffset, OffsetTrimmed
 from headrace.protocol.offsets import BEGINNING, START, Position
 from headrace.storage.base import ColdRead, Lengths, Range, Storage

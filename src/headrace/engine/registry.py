@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from headrace.engine.announcing import announce, trim
-from headrace.engine.tails import Stream
+from headrace.engine.internal_append import announce, trim
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import Corrupt
 from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.offsets import Position

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.protocol.buckets import is_bucketed, is_own
 from headrace.protocol.expiry import Moment
 from headrace.storage.base import Change, Removed, committing, ignore
@@ -54,7 +54,7 @@ class Removal:
         change = Removed(state, whole=not stream.forks)
         followers: list[Stream] = []
         if change.whole:
-            engine.leaving[state.name] = stream
+            engine.pending_removals[state.name] = stream
             followers = self._release(stream)
         # A commit may answer at once, and what is asked next must find everything done. The
         # stream goes before the sources it held, so that a fork never outlives its source.
@@ -66,7 +66,7 @@ class Removal:
         engine.storage.commit(stream.log, change, (stream, change, reply))
         for source in followers:
             # Its name is free from now on, and whoever is told so must be told for certain.
-            engine.leaving[source.state.name] = source
+            engine.pending_removals[source.state.name] = source
             gone = Removed(source.state, whole=True)
             engine.storage.commit(source.log, gone, (source, gone, ignore))
         if not change.whole:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StreamSetAside
 from headrace.protocol.buckets import is_own, stream_name
 from headrace.protocol.stream import Snapshot

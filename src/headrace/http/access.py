@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from headrace.config import Config
 from headrace.errors import CrossOriginRequest, HeadraceError, MisdirectedRequest
 from headrace.http.exchange import Client
-from headrace.http.origin import Origins
+from headrace.http.forwarded import ForwardedOrigins
 from headrace.protocol.access import HostRules, OriginRules
 from headrace.protocol.headers import Headers
 
@@ -28,11 +28,11 @@ class Access:
         self,
         hosts: HostRules | None = None,
         pages: OriginRules | None = None,
-        origins: Origins | None = None,
+        origins: ForwardedOrigins | None = None,
     ) -> None:
         self._hosts = hosts or HostRules(any_host=True)
         self._pages = pages or OriginRules(ANY)
-        self._origins = origins or Origins(None, ())
+        self._origins = origins or ForwardedOrigins(None, ())
 
     def host_refusal(self, host: bytes) -> HeadraceError | None:
         """Why a request with this Host header is not answered."""
@@ -45,7 +45,7 @@ class Access:
         return CrossOriginRequest(headers.get(b"origin", b"").decode("latin-1"))
 
 
-def access_of(config: Config, origins: Origins, *, listens: bool) -> Access:
+def access_of(config: Config, origins: ForwardedOrigins, *, listens: bool) -> Access:
     """`listens`: the server has a listener of its own, at `server.host`."""
     allowed = config.server.allowed_hosts
     if allowed == AUTO:

@@ -29,7 +29,7 @@ from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.errors import BodyTooLarge, HeadraceError, Overloaded, StorageFailed
 from headrace.http.access import Access, access_of
-from headrace.http.assembly import Assembly, assemble
+from headrace.http.app_factory import Assembly, assemble
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.http.lifespan import Lifespan, grace_secs
 from headrace.protocol import responses

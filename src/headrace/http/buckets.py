@@ -17,7 +17,7 @@ from headrace.errors import (
 from headrace.http.exchange import Exchange, Request
 from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.streams import StreamRoutes
-from headrace.http.surfaces import BucketSurface
+from headrace.http.url_schemes import BucketUrls
 from headrace.protocol import buckets, responses
 from headrace.protocol.listing import (
     CHANGES_FROM,
@@ -41,7 +41,7 @@ class BucketRoutes:
         engine: Engine,
         streams: StreamRoutes,
         snapshots: SnapshotRoutes,
-        surface: BucketSurface,
+        surface: BucketUrls,
         root: str,
         own: frozenset[str],
     ) -> None:
@@ -68,7 +68,7 @@ class BucketRoutes:
         except BucketNotFound as refusal:
             problem = responses.problem(refusal)
             name = buckets.bucket_name(refusal.bucket)
-            self._engine.settle(
+            self._engine.when_durable(
                 name,
                 lambda: exchange.respond(problem),
                 lambda error: exchange.respond(responses.problem(error)),

@@ -34,11 +34,11 @@ from headrace.clock import monotonic
 from headrace.errors import AnswerTimeout, HeadraceError
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.http.large_bodies import BodyReceiver, LargeBody
-from headrace.http.masthead import Masthead
-from headrace.http.outgoing import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
+from headrace.http.request_turns import TURN_SECS, Turns
+from headrace.http.response_head import ResponseHead
 from headrace.http.routes import Application
-from headrace.http.turns import TURN_SECS, Turns
+from headrace.http.send_windows import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.protocol import responses
 from headrace.protocol.responses import WITHOUT_BODY, Response
 
@@ -74,7 +74,7 @@ class Shared:
     """What the connections of one server share."""
 
     application: Application
-    masthead: Masthead
+    response_head: ResponseHead
     reading: ReaderLimits
     writing: WriterLimits
     bodies: BodyBudget
@@ -203,8 +203,8 @@ class Connection(asyncio.Protocol):
         shared.connections.add(self)
         name = transport.get_extra_info("peername")
         client = Client(name[0] if isinstance(name, tuple) else "unix", shared.scheme)
-        self._reader = RequestReader(shared.reading, shared.bodies, shared.masthead, client)
-        self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
+        self._reader = RequestReader(shared.reading, shared.bodies, shared.response_head, client)
+        self._deadline = shared.response_head.deadline(shared.writing.keep_alive_secs)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._shared.connections.discard(self)
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self._closing = True
             self._idle = False
-            self._deadline = self._shared.masthead.deadline(self._patience_secs())
+            self._deadline = self._shared.response_head.deadline(self._patience_secs())
             self._transport.close()
 
     def _patience_secs(self) -> float:
@@ -345,8 +345,8 @@ class Connection(asyncio.Protocol):
         except Exception:
             self.fail("running a request")
         self._running = False
-        if reader.ready or reader.unsettled:
-            self._settle(reader)
+        if reader.ready or reader.needs_attention:
+            self._hold_back_or_refuse(reader)
 
     def _run_ready(self, ready: deque[Request]) -> None:
         shared = self._shared
@@ -354,7 +354,7 @@ class Connection(asyncio.Protocol):
         turn_ends = 0.0
         while ready and self._idle:
             request = ready.popleft()
-            exchange = self._exchange = HttpExchange(self, request, shared.masthead.now)
+            exchange = self._exchange = HttpExchange(self, request, shared.response_head.now)
             self._idle = False
             self._keep_alive = request.keep_alive
             handle(request, exchange)
@@ -380,7 +380,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             self._run(reader)
 
-    def _settle(self, reader: RequestReader) -> None:
+    def _hold_back_or_refuse(self, reader: RequestReader) -> None:
         """Hold back a client that is ahead of its answers; refuse what could not be read."""
         if self._closing or self._reader is None:
             return
@@ -394,7 +394,7 @@ class Connection(asyncio.Protocol):
         elif reader.refusal is not None:
             self._refuse(reader.refusal)
         else:
-            reader.unsettled = False
+            reader.needs_attention = False
             if reader.expects_continue:
                 reader.expects_continue = False
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -423,7 +423,7 @@ class Connection(asyncio.Protocol):
         reader = self._reader
         if reader is not None:
             reader.drop_body()
-            self._settle(reader)
+            self._hold_back_or_refuse(reader)
 
     def _dismiss_receiver(self) -> bool:
         """Whether there was one."""
@@ -449,7 +449,7 @@ class Connection(asyncio.Protocol):
             return
         if self.writable:
             self._idle = True
-            self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
+            self._deadline = shared.response_head.deadline(shared.writing.keep_alive_secs)
         if not self._running and self._reader is not None:
             self._transport.resume_reading()
             self._run(self._reader)
@@ -466,7 +466,7 @@ class Connection(asyncio.Protocol):
         self._drop_reader()
         self._write(response, request)
         self._observe(request, response)
-        self._deadline = self._shared.masthead.deadline(_LINGER_SECS)
+        self._deadline = self._shared.response_head.deadline(_LINGER_SECS)
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -489,7 +489,7 @@ class Connection(asyncio.Protocol):
             self._write(response, request)
         else:
             status = response.status
-            head = shared.masthead.lines(status, request.headers) + response.headers
+            head = shared.response_head.lines(status, request.headers) + response.headers
             self._transport.write(head + (_END if status in WITHOUT_BODY else _END_EMPTY))
         if shared.log_access or response.body:
             self._observe(request, response)
@@ -500,7 +500,7 @@ class Connection(asyncio.Protocol):
     def _write(self, response: Response, request: Request) -> None:
         shared = self._shared
         body = response.body
-        head = shared.masthead.lines(response.status, request.headers) + response.headers
+        head = shared.response_head.lines(response.status, request.headers) + response.headers
         if not self._keep_alive or shared.draining:
             head += b"Connection: close\r\n"
         if request.method == b"HEAD":
@@ -515,14 +515,14 @@ class Connection(asyncio.Protocol):
     def _respond_large(self, response: Response, request: Request) -> None:
         """Answer in windows, as the client takes them; the request is under way until the last."""
         shared, body = self._shared, response.body
-        head = shared.masthead.lines(response.status, request.headers) + response.headers
+        head = shared.response_head.lines(response.status, request.headers) + response.headers
         if not self._keep_alive or shared.draining:
             head += b"Connection: close\r\n"
         self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
         self._observe(request, response)
         self._forget_unsent()
         self._large = LargeAnswer(body, shared.unsent, self)
-        self._deadline = shared.masthead.deadline(self._patience_secs())
+        self._deadline = shared.response_head.deadline(self._patience_secs())
         # Not now: one append answers all who wait for it in one turn of the loop.
         self._wait_for_turn()
 
@@ -561,7 +561,7 @@ class Connection(asyncio.Protocol):
             return
         self._streaming = True
         self._keep_alive = False
-        head = self._shared.masthead.lines(response.status, request.headers) + response.headers
+        head = self._shared.response_head.lines(response.status, request.headers) + response.headers
         if request.http_11:
             head += b"Transfer-Encoding: chunked\r\n"
         self._transport.write(head + b"Connection: close\r\n\r\n")
@@ -613,7 +613,7 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         self._unsent_bytes = self._transport.get_write_buffer_size()
         shared.unsent.add(self._unsent_bytes)
-        self._deadline = shared.masthead.deadline(self._patience_secs())
+        self._deadline = shared.response_head.deadline(self._patience_secs())
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -637,7 +637,7 @@ class Connection(asyncio.Protocol):
         elif self._exchange is None and self._reader is not None and not self._closing:
             shared = self._shared
             self._idle = True
-            self._deadline = shared.masthead.deadline(shared.writing.keep_alive_secs)
+            self._deadline = shared.response_head.deadline(shared.writing.keep_alive_secs)
             self._transport.resume_reading()
             self._run(self._reader)
 

@@ -21,7 +21,7 @@ class Client(NamedTuple):
     mount: str = ""
 
 
-class Kin:
+class ParsedHead:
     """What appends share whose heads differ in the target, Producer-Seq and Content-Length only.
 
     `model` is what the first of them was parsed to, without its body.
@@ -42,9 +42,9 @@ class Request:
         "headers",
         "http_11",
         "keep_alive",
-        "kin",
         "method",
         "operation",
+        "parsed_head",
         "reserved_bytes",
         "started",
         "target",
@@ -58,7 +58,7 @@ class Request:
         body: bytes,
         client: Client,
         started: float,
-        kin: Kin | None = None,
+        parsed_head: ParsedHead | None = None,
     ) -> None:
         self.method = method
         self.target = target
@@ -70,7 +70,7 @@ class Request:
         self.keep_alive = True
         self.reserved_bytes = 0
         self.operation = "other"
-        self.kin = kin
+        self.parsed_head = parsed_head
 
 
 class Frame:

@@ -16,7 +16,7 @@ from headrace.engine.engine import AppendOutcome, Engine
 from headrace.engine.slices import Slices
 from headrace.errors import Refused, StreamDeleted, StreamNotFound
 from headrace.http.exchange import Exchange
-from headrace.http.faults import fault_answer
+from headrace.http.fault_answers import fault_answer
 from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import LARGE_BYTES_MIN, Logged, log_form_steps
 from headrace.protocol.requests import Append, Create

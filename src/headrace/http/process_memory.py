@@ -25,7 +25,7 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 
-def settle() -> None:
+def tune_gc() -> None:
     """Call once the server is up: everything made so far lives as long as the process."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -26,10 +26,10 @@ from headrace.errors import (
 from headrace.faults import internal_fault
 from headrace.http.access import Access
 from headrace.http.exchange import Client, Request
+from headrace.http.forwarded import HOST
+from headrace.http.head_cache import Repeats
 from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
-from headrace.http.masthead import Masthead
-from headrace.http.origin import HOST
-from headrace.http.repeats import Repeats
+from headrace.http.response_head import ResponseHead
 from headrace.protocol.headers import Headers
 
 _ONCE: Final = frozenset(
@@ -136,7 +136,7 @@ class RequestReader:
     """Collects requests from one connection's bytes: complete ones in `ready`, in order.
 
     Once `refusal` is set nothing more is read: what follows cannot be told apart any more.
-    `deadline` is when the request being received must be complete. `unsettled` says that the
+    `deadline` is when the request being received must be complete. `needs_attention` says that the
     connection has something to do besides running what is ready. `large_body` is one that the
     connection receives itself, and then has finished here.
     """
@@ -168,19 +168,19 @@ class RequestReader:
         "expects_continue",
         "held_bytes",
         "large_body",
+        "needs_attention",
         "paid_until",
         "ready",
         "refusal",
-        "unsettled",
         "waited_secs",
     )
 
     def __init__(
-        self, limits: ReaderLimits, budget: BodyBudget, masthead: Masthead, client: Client
+        self, limits: ReaderLimits, budget: BodyBudget, response_head: ResponseHead, client: Client
     ) -> None:
         self._limits = limits
         self._budget = budget
-        self._masthead = masthead
+        self._masthead = response_head
         self._client = client
         self._parser: Any = httptools.HttpRequestParser(self)
         self._checked_host: bytes | None = None
@@ -194,10 +194,10 @@ class RequestReader:
         self.refusal: HeadraceError | None = None
         self.large_body: LargeBody | None = None
         self.expects_continue = False
-        self.unsettled = False
+        self.needs_attention = False
         self.waited_secs = limits.header_timeout_secs
         self._begin()
-        self.deadline = masthead.deadline(self.waited_secs)
+        self.deadline = response_head.deadline(self.waited_secs)
 
     def _begin(self) -> None:
         """Nothing of the next request is known."""
@@ -298,7 +298,7 @@ class RequestReader:
         if has_begun and missing_bytes >= MISSING_BYTES_MIN and self.large_body is None:
             self.large_body = LargeBody(self._announced_bytes, self._parts)
             self._parts = []
-            self.unsettled = True
+            self.needs_attention = True
 
     def _judge_body(self) -> None:
         """Give the client time for what it has sent since it was judged last."""
@@ -418,7 +418,7 @@ class RequestReader:
             self._expect_body(headers)
         if b"expect" in headers and self._http_11:
             self.expects_continue = headers[b"expect"].lower() == b"100-continue"
-            self.unsettled = self.unsettled or self.expects_continue
+            self.needs_attention = self.needs_attention or self.expects_continue
         if self._parser.should_upgrade():
             self._check_upgrade()
 
@@ -531,7 +531,7 @@ class RequestReader:
         """The first one stands: the parser reports it again as an error of its own."""
         if self.refusal is None:
             self.refusal = refusal
-            self.unsettled = True
+            self.needs_attention = True
 
     def _refuse(self, refusal: HeadraceError) -> NoReturn:
         """From inside a callback: the parser stops, `feed` finds the refusal."""

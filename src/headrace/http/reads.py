@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.http.exchange import Request
 from headrace.protocol import caching, responses
 from headrace.protocol import framed as frames

@@ -15,15 +15,15 @@ from headrace.errors import (
 )
 from headrace.faults import internal_fault
 from headrace.http.buckets import BucketRoutes
-from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.exchange import Exchange, Request
+from headrace.http.forwarded import ForwardedOrigins
 from headrace.http.health import Health
-from headrace.http.inspection import Inspection
 from headrace.http.metrics import Metrics
-from headrace.http.origin import Origins
 from headrace.http.ratelimit import RateLimiter
+from headrace.http.stream_metadata import StreamMetadata
 from headrace.http.streams import StreamRoutes
+from headrace.http.subscription_routes import SubscriptionRoutes
 from headrace.http.tails import TailRoutes
 from headrace.protocol import responses
 from headrace.protocol.tails import engine_name
@@ -38,11 +38,11 @@ class Application:
         engine: Engine,
         streams: StreamRoutes,
         buckets: BucketRoutes,
-        control: ControlRoutes,
+        control: SubscriptionRoutes,
         tails: TailRoutes,
-        inspection: Inspection,
+        inspection: StreamMetadata,
         cors: CorsPolicy,
-        origins: Origins,
+        origins: ForwardedOrigins,
         limiter: RateLimiter | None,
         metrics: Metrics,
         health: Health,

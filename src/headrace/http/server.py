@@ -14,15 +14,15 @@ import uvloop
 from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.http import process_memory
-from headrace.http.accepting import Acceptor, connections_max, listen, raise_descriptor_limit
+from headrace.http.acceptor import Acceptor, connections_max, listen, raise_descriptor_limit
 from headrace.http.access import access_of
-from headrace.http.assembly import Assembly, assemble
+from headrace.http.app_factory import Assembly, assemble
 from headrace.http.connection import Connection, Shared, WriterLimits
+from headrace.http.forwarded import ForwardedOrigins
 from headrace.http.lifespan import Lifespan, grace_secs
-from headrace.http.masthead import Masthead
-from headrace.http.origin import Origins
 from headrace.http.reader import BodyBudget, ReaderLimits
-from headrace.http.turns import Turns
+from headrace.http.request_turns import Turns
+from headrace.http.response_head import ResponseHead
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ async def _serve(config: Config, on_ready: Callable[[str], None] | None) -> int:
     loop.add_signal_handler(signal.SIGHUP, server.reload_tls)
     if on_ready is not None:
         on_ready(server.url)
-    process_memory.settle()
+    process_memory.tune_gc()
     failure = asyncio.ensure_future(server.failed())
     stopped = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +77,7 @@ class Server:
         self._tls = _tls_context(config)
         self._shared = Shared(
             application=self._assembly.application,
-            masthead=Masthead(self._clock, self._assembly.application.cors),
+            response_head=ResponseHead(self._clock, self._assembly.application.cors),
             reading=_reader_limits(config, self._assembly.origins),
             writing=_writer_limits(config),
             bodies=BodyBudget(config.limits.max_inflight_body_bytes),
@@ -114,10 +114,10 @@ class Server:
     def _tick(self) -> None:
         """Once a second: the date, deadlines of connections."""
         shared = self._shared
-        shared.masthead.tick()
-        shared.bodies.choose_slowest(shared.masthead.now)
+        shared.response_head.tick()
+        shared.bodies.choose_slowest(shared.response_head.now)
         for connection in tuple(shared.connections):
-            _check(connection, shared.masthead.now)
+            _check(connection, shared.response_head.now)
 
     def reload_tls(self) -> None:
         """New handshakes use the certificate that is on disk now."""
@@ -168,7 +168,7 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
     context.load_cert_chain(config.tls.cert_path, config.tls.key_path)
 
 
-def _reader_limits(config: Config, origins: Origins) -> ReaderLimits:
+def _reader_limits(config: Config, origins: ForwardedOrigins) -> ReaderLimits:
     limits, http = config.limits, config.http
     return ReaderLimits(
         header_bytes_max=limits.max_header_bytes,

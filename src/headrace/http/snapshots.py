@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 
-from headrace.engine.bounded import read_bounded
 from headrace.engine.engine import Engine
+from headrace.engine.range_reads import read_bounded
 from headrace.engine.reads import ReadOutcome
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import (
     HeadraceError,
     InvalidRequest,
@@ -16,9 +16,9 @@ from headrace.errors import (
     SnapshotInUse,
     SnapshotNotFound,
 )
-from headrace.http.bodies import PIECE_BYTES, Bodies, PieceReply
 from headrace.http.exchange import Exchange, Request
-from headrace.http.surfaces import BucketSurface
+from headrace.http.streamed_bodies import PIECE_BYTES, Bodies, PieceReply
+from headrace.http.url_schemes import BucketUrls
 from headrace.protocol import multipart, responses
 from headrace.protocol.bounds import Bounds
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
@@ -32,7 +32,7 @@ MESSAGES_MAX = 4096  # in one piece: tiny messages are mostly delimiters
 
 
 class SnapshotRoutes:
-    def __init__(self, engine: Engine, bodies: Bodies, surface: BucketSurface) -> None:
+    def __init__(self, engine: Engine, bodies: Bodies, surface: BucketUrls) -> None:
         self._engine = engine
         self._bodies = bodies
         self._surface = surface

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.engine.bounded import read_bounded
 from headrace.engine.creation import CreateOutcome
 from headrace.engine.engine import Deleted, DeleteOutcome, Engine
+from headrace.engine.range_reads import read_bounded
 from headrace.engine.reads import ReadOutcome
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import (
     HeadraceError,
     MethodNotAllowed,
@@ -19,7 +19,7 @@ from headrace.http.exchange import Exchange, Request
 from headrace.http.large_json import LargeJson, is_large
 from headrace.http.live import LiveReads, long_poll_answer
 from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
-from headrace.http.surfaces import Surface
+from headrace.http.url_schemes import Surface
 from headrace.protocol import caching, responses
 from headrace.protocol.json_mode import LARGE_BYTES_MIN
 from headrace.protocol.offsets import NOW
@@ -66,7 +66,7 @@ class StreamRoutes:
     def refuse(self, exchange: Exchange, refusal: StreamNotFound | StreamDeleted) -> None:
         """That a stream is not there is said once it is certain."""
         problem = responses.problem(self._surface.explain(refusal))
-        self._engine.settle(
+        self._engine.when_durable(
             refusal.stream,
             lambda: exchange.respond(problem),
             lambda error: exchange.respond(responses.problem(error)),
@@ -75,20 +75,20 @@ class StreamRoutes:
     def find_visible(self, path: bytes) -> Stream:
         """A stream as readers know it: one whose creation is not durable is not there yet."""
         stream = self._engine.find(self._name(path))
-        if not stream.born:
+        if not stream.creation_durable:
             raise StreamNotFound(stream.state.name)
         return stream
 
     def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "append"
         stream = self._engine.find(self._name(path))
-        kin = request.kin
-        if kin is not None and kin.model is not None:
-            command = append_like(kin.model, request.headers, request.body)
+        parsed_head = request.parsed_head
+        if parsed_head is not None and parsed_head.model is not None:
+            command = append_like(parsed_head.model, request.headers, request.body)
         else:
             command = parse_append(request.headers, request.body)
-            if kin is not None and command.body:
-                kin.model = append_like(command, request.headers, b"")
+            if parsed_head is not None and command.body:
+                parsed_head.model = append_like(command, request.headers, b"")
         respond = exchange.respond
         if len(request.body) >= LARGE_BYTES_MIN and stream.state.is_json:
             self._large.append(

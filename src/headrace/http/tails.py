@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from headrace.engine.bounded import seek
 from headrace.engine.engine import Engine
+from headrace.engine.range_reads import seek
 from headrace.engine.reads import start_position
 from headrace.engine.slices import Slices
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import (
     HeadraceError,
     InvalidRequest,
@@ -28,7 +28,7 @@ from headrace.errors import (
     StreamSetAside,
 )
 from headrace.http.exchange import Exchange, Request
-from headrace.http.faults import fault_answer
+from headrace.http.fault_answers import fault_answer
 from headrace.http.live import LiveReads
 from headrace.protocol import responses
 from headrace.protocol.offsets import Position
@@ -118,7 +118,7 @@ class TailRoutes:
 
     def _find(self, query: TailQuery) -> Stream:
         stream = self._engine.find(query.name)
-        if not stream.born:
+        if not stream.creation_durable:
             raise StreamNotFound(query.name)
         return stream
 
@@ -128,7 +128,7 @@ class TailRoutes:
             for index, query in enumerate(batch, first * STREAMS_PER_STEP):
                 self._describe(query, partial(answer.put, index))
             yield
-        answer.settle()
+        answer.one_done()
 
     def _describe(self, query: TailQuery, put: Callable[[dict[str, Any]], None]) -> None:
         try:
@@ -136,7 +136,7 @@ class TailRoutes:
         except (StreamNotFound, StreamDeleted, StreamSetAside) as refusal:
             # Not there is an answer like any other: it waits until it is certain.
             missing = describe_problem(query, refusal)
-            self._engine.settle(
+            self._engine.when_durable(
                 query.name,
                 lambda: put(missing),
                 lambda error: put(describe_problem(query, error)),
@@ -176,9 +176,9 @@ class _Answer:
 
     def put(self, index: int, found: dict[str, Any]) -> None:
         self._found[index] = orjson.dumps(found)
-        self.settle()
+        self.one_done()
 
-    def settle(self) -> None:
+    def one_done(self) -> None:
         self._missing -= 1
         if self._missing == 0:
             document = b'{"streams":[%b]}' % b",".join(self._found)

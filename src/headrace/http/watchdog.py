@@ -43,10 +43,10 @@ _TRANSPORTS: Final = frozenset(
     f"headrace.http.{name}" for name in ("connection", "large_bodies", "reader", "asgi")
 )
 _ROUTES: Final = "headrace.http.routes"
-_ASSEMBLY: Final = "headrace.http.assembly"  # its `tick`, once a second
+_ASSEMBLY: Final = "headrace.http.app_factory"  # its `tick`, once a second
 _BACKGROUND: Final = (
     ("headrace.engine.feed", "feed"),
-    ("headrace.http.bodies", "streamed-body"),
+    ("headrace.http.streamed_bodies", "streamed-body"),
     ("headrace.http.deadlines", "live-timeout"),
     ("headrace.http.server", "tick"),
     ("headrace.storage.committer", "commit"),

@@ -21,7 +21,7 @@ import orjson
 
 from headrace.clock import monotonic
 from headrace.engine.engine import AppendOutcome, Engine
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError
 from headrace.protocol.requests import Append
 from headrace.subscriptions import model, payloads

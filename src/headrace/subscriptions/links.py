@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from headrace.engine.engine import Engine
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StreamDeleted, StreamNotFound, StreamSetAside
 from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.offsets import START

@@ -17,7 +17,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from headrace.http.assembly import Assembly
+from headrace.http.app_factory import Assembly
 from headrace.storage import memory
 from headrace.storage.file import file_storage
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from headrace.engine.buckets import Buckets
 from headrace.errors import HeadraceError, InvalidName, StreamDeleted, StreamNotFound
 from headrace.http.exchange import Request
-from headrace.http.origin import Origins
+from headrace.http.forwarded import ForwardedOrigins
 from headrace.protocol import buckets, names
 
 _PERCENT: Final = ord("%")  # `37 in path` has a fifth of the cost of `b"%" in path`
@@ -39,8 +39,8 @@ class Surface(Protocol):
         ...
 
 
-class BaseSurface:
-    def __init__(self, origins: Origins, stream_root: str) -> None:
+class BaseUrls:
+    def __init__(self, origins: ForwardedOrigins, stream_root: str) -> None:
         self._origins = origins
         self._root = stream_root
 
@@ -73,10 +73,10 @@ class BaseSurface:
         return partial(names.decode_source, stream_root=f"{request.client.mount}{self._root}")
 
 
-class BucketSurface:
+class BucketUrls:
     """`path` is `bucket/stream` here: two segments, each percent-encoded for itself."""
 
-    def __init__(self, known: Buckets, origins: Origins, bucket_root: str) -> None:
+    def __init__(self, known: Buckets, origins: ForwardedOrigins, bucket_root: str) -> None:
         self._buckets = known
         self._origins = origins
         self._root = bucket_root

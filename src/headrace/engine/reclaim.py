@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.protocol.buckets import is_own
 from headrace.protocol.offsets import Position
 from headrace.storage.base import Reclaimed

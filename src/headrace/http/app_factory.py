@@ -13,23 +13,23 @@ from headrace.engine.engine import Bounds, Engine
 from headrace.engine.slices import Slices
 from headrace.errors import HeadraceError, Overloaded
 from headrace.http import browser
-from headrace.http.bodies import Bodies
 from headrace.http.buckets import BucketRoutes
-from headrace.http.control import ControlRoutes
 from headrace.http.cors import CorsPolicy
+from headrace.http.forwarded import ForwardedOrigins
 from headrace.http.health import Health
-from headrace.http.inspection import Inspection
 from headrace.http.large_json import LargeJson
 from headrace.http.live import LiveReads
 from headrace.http.metrics import Metrics
-from headrace.http.origin import Origins
-from headrace.http.outgoing import UnsentBudget
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application
+from headrace.http.send_windows import UnsentBudget
 from headrace.http.snapshots import SnapshotRoutes
+from headrace.http.stream_metadata import StreamMetadata
+from headrace.http.streamed_bodies import Bodies
 from headrace.http.streams import StreamRoutes
-from headrace.http.surfaces import BaseSurface, BucketSurface
+from headrace.http.subscription_routes import SubscriptionRoutes
 from headrace.http.tails import TailRoutes
+from headrace.http.url_schemes import BaseUrls, BucketUrls
 from headrace.http.watchdog import StallLog, Watchdog
 from headrace.limits import Limits
 from headrace.storage.acid.acid_storage import AcidStorage
@@ -55,7 +55,7 @@ class Assembly:
     """An application and what must be started and stopped with it."""
 
     application: Application
-    origins: Origins
+    origins: ForwardedOrigins
     subscriptions: SubscriptionManager
     storage: Storage
     scrub: Scrub
@@ -116,7 +116,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     engine.feeds.prompt = lambda: loop.call_later(FEED_SECS, engine.feeds.flush)
     metrics = Metrics()
     unsent = UnsentBudget(loop, config.limits.max_unsent_bytes)
-    origins = Origins(config.server.public_url, config.server.trusted_proxies)
+    origins = ForwardedOrigins(config.server.public_url, config.server.trusted_proxies)
     live = LiveReads(
         engine,
         loop,
@@ -129,7 +129,7 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
     subscriptions = SubscriptionManager(engine, _subscription_settings(config), loop)
     application = Application(
         engine=engine,
-        streams=StreamRoutes(engine, live, BaseSurface(origins, config.server.stream_root), large),
+        streams=StreamRoutes(engine, live, BaseUrls(origins, config.server.stream_root), large),
         buckets=_buckets(
             config,
             engine,
@@ -139,8 +139,8 @@ def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> A
             large,
         ),
         tails=TailRoutes(engine, live, slices),
-        control=ControlRoutes(subscriptions, origins, config.server.stream_root, Slices(loop)),
-        inspection=Inspection(engine, config.server.stream_root),
+        control=SubscriptionRoutes(subscriptions, origins, config.server.stream_root, Slices(loop)),
+        inspection=StreamMetadata(engine, config.server.stream_root),
         cors=CorsPolicy(config.http.cors_origins),
         origins=origins,
         limiter=_limiter(config, clock),
@@ -167,12 +167,12 @@ def _buckets(
     config: Config,
     engine: Engine,
     live: LiveReads,
-    origins: Origins,
+    origins: ForwardedOrigins,
     bodies: Bodies,
     large: LargeJson,
 ) -> BucketRoutes:
     root = config.server.bucket_root.rstrip("/")
-    surface = BucketSurface(engine.buckets, origins, root)
+    surface = BucketUrls(engine.buckets, origins, root)
     own = frozenset({*OWN_NAMES, config.server.stream_root.split("/")[1]})
     streams = StreamRoutes(engine, live, surface, large)
     snapshots = SnapshotRoutes(engine, bodies, surface)

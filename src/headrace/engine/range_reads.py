@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk, ReadOutcome
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, InvalidOffset
 from headrace.protocol.bounds import Bounds
 from headrace.protocol.offsets import Position

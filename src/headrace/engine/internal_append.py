@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.limits import Limits
 from headrace.protocol.json_mode import wire_bytes
 from headrace.protocol.offsets import Position

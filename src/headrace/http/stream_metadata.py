@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from headrace.engine.buckets import Bucket
 from headrace.engine.engine import Engine
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.errors import (
     InvalidName,
     InvalidRequest,
@@ -43,7 +43,7 @@ METHODS: Final = "GET, HEAD, OPTIONS"
 Document = dict[str, Any]
 
 
-class Inspection:
+class StreamMetadata:
     def __init__(self, engine: Engine, stream_root: str) -> None:
         self._engine = engine
         self._root = f"{stream_root}/{names.CONTROL_PREFIX}/".encode()
@@ -79,7 +79,7 @@ class Inspection:
             document = self._one(stream) if stretch is None else _writers(stream, *stretch)
         except (StreamNotFound, StreamDeleted) as refusal:
             problem = responses.problem(refusal)
-            self._engine.settle(
+            self._engine.when_durable(
                 name,
                 lambda: exchange.respond(problem),
                 lambda error: exchange.respond(responses.problem(error)),
@@ -111,7 +111,7 @@ class Inspection:
         if buckets.is_bucketed(name) and not buckets.ids_of(name)[1]:
             raise StreamNotFound(name)  # a bucket is a stream to the engine alone
         stream = self._engine.find(name)
-        if not stream.born:
+        if not stream.creation_durable:
             raise StreamNotFound(name)
         return stream
 
@@ -191,7 +191,7 @@ class ForkIndex:
         ids = self._ids.get(source.state.id, {})
         streams = self._engine.streams
         found = [streams[n] for n, id in ids.items() if n in streams and streams[n].state.id == id]
-        return [fork for fork in found if fork.born]
+        return [fork for fork in found if fork.creation_durable]
 
     def _of_bucketed(self, source: Stream) -> list[Stream]:
         """A fork stays in its bucket, so that is where to look."""

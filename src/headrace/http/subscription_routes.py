@@ -16,8 +16,8 @@ import orjson
 from headrace.engine.slices import Slices
 from headrace.errors import InvalidName, InvalidRequest
 from headrace.http.exchange import Exchange, Request
-from headrace.http.faults import fault_answer
-from headrace.http.origin import Origins
+from headrace.http.fault_answers import fault_answer
+from headrace.http.forwarded import ForwardedOrigins
 from headrace.protocol import names, responses
 from headrace.protocol.listing import parse_listing
 from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, Response, line
@@ -42,9 +42,13 @@ Handler = Callable[[Request, str], Response | Steps]
 Methods = Mapping[bytes, Handler]
 
 
-class ControlRoutes:
+class SubscriptionRoutes:
     def __init__(
-        self, manager: SubscriptionManager, origins: Origins, stream_root: str, slices: Slices
+        self,
+        manager: SubscriptionManager,
+        origins: ForwardedOrigins,
+        stream_root: str,
+        slices: Slices,
     ) -> None:
         self._manager = manager
         self._slices = slices
@@ -73,7 +77,7 @@ class ControlRoutes:
         except (SubscriptionRefused, SubscriptionsFull) as refusal:
             response = _problem(refusal)
         if isinstance(response, Response):
-            self._answer_settled(response, exchange)
+            self._answer_when_durable(response, exchange)
         else:
             self._slices.run(self._finish(response, exchange), fault_answer(exchange))
 
@@ -83,9 +87,9 @@ class ControlRoutes:
             response = yield from steps
         except (SubscriptionRefused, SubscriptionsFull) as refusal:
             response = _problem(refusal)
-        self._answer_settled(response, exchange)
+        self._answer_when_durable(response, exchange)
 
-    def _answer_settled(self, response: Response, exchange: Exchange) -> None:
+    def _answer_when_durable(self, response: Response, exchange: Exchange) -> None:
         self._manager.when_durable(
             lambda: exchange.respond(response),
             lambda error: exchange.respond(responses.problem(error)),

@@ -17,7 +17,7 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=-]+(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
 
 
-class Origins:
+class ForwardedOrigins:
     """Believes X-Forwarded-* and X-JWT-Sub only from the configured proxies."""
 
     def __init__(self, public_url: str | None, trusted_proxies: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.protocol.offsets import Position
 
 if TYPE_CHECKING:
-    from headrace.engine.tails import Stream
+    from headrace.engine.stream_runtime import Stream
 
 STALE_MIN: Final = 1000  # below this a rebuild costs more than it saves
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from headrace.clock import monotonic
-from headrace.http.exchange import Kin, Request
+from headrace.http.exchange import ParsedHead, Request
 from headrace.protocol.headers import Headers
 
 _HEAD_BYTES_MAX: Final = 2048  # what the memory of a head may cost an idle connection
@@ -98,7 +98,9 @@ class Repeats:
         if int(headers[_LENGTH]) != size or not 0 < size <= self._body_bytes_max:
             return None
         self._attempts = _ATTEMPTS
-        return Request(model.method, target, headers, body, model.client, monotonic(), model.kin)
+        return Request(
+            model.method, target, headers, body, model.client, monotonic(), model.parsed_head
+        )
 
     def _target_end(self, data: bytes) -> int:
         """Where another target ends, if that is all that tells the head from the last; or 0."""
@@ -133,9 +135,9 @@ class Repeats:
         self._between = self._after if seq is None else head[first.end : last.start]
         self._first, self._second = first.name, None if seq is None else last.name
         self._first_digits, self._second_digits = first.end - first.start, last.end - last.start
-        kin = request.kin = Kin()
+        parsed_head = request.parsed_head = ParsedHead()
         self._model = Request(
-            request.method, request.target, request.headers, b"", request.client, 0.0, kin
+            request.method, request.target, request.headers, b"", request.client, 0.0, parsed_head
         )
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from headrace.clock import SteadyClock
 from headrace.engine.expiry_queue import ExpiryQueue
-from headrace.engine.tails import Stream
+from headrace.engine.stream_runtime import Stream
 from headrace.storage.base import Storage
 
 PREFIX: Final = "windows/"

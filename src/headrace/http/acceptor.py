@@ -273,7 +273,7 @@ class Surplus(asyncio.Protocol):
         if self._answered:
             return
         self._answered = True
-        head = self._shared.masthead.lines(response.status, {}) + response.headers
+        head = self._shared.response_head.lines(response.status, {}) + response.headers
         head += b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(response.body)
         self._transport.write(head if self._head_only else head + response.body)
         self._timer.cancel()

@@ -20,7 +20,7 @@ _STATUS_LINES: Final = {
 }
 
 
-class Masthead:
+class ResponseHead:
     def __init__(self, clock: Clock, cors: CorsPolicy) -> None:
         self._clock = clock
         self._cors = cors

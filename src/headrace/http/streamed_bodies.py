@@ -15,7 +15,7 @@ from headrace.clock import monotonic
 from headrace.errors import HeadraceError
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
-from headrace.http.outgoing import UnsentBudget
+from headrace.http.send_windows import UnsentBudget
 from headrace.protocol import responses
 from headrace.protocol.responses import Response
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.engine.branches import Branches
+from headrace.engine.fork_tree import Branches
 from headrace.errors import HeadraceError
 from headrace.protocol.expiry import Moment
 from headrace.protocol.offsets import Position
@@ -39,8 +39,8 @@ class Stream:
     """One stream, as the engine holds it."""
 
     __slots__ = (
-        "born",
         "branches",
+        "creation_durable",
         "feed",
         "forks",
         "held",
@@ -63,7 +63,7 @@ class Stream:
         self.forks = 0
         self.feed: Feed | None = None  # that of its bucket, once the stream is listed there
         self.branches: Branches | None = None
-        self.born = False  # its creation is durable, so readers may know of it
+        self.creation_durable = False  # its creation is durable, so readers may know of it
         self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail
         self.visible_closed = False
