@@ -13,6 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.client import Client
+from headrace.spark.pipelines import postgres_to_stream
+from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.testing.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -95,6 +97,60 @@ def test_changes_come_once_through_restarts_and_a_batch_done_again(
     assert follower.run() == [*last[1], ("insert", 7)]
     assert follower.batches[0] == last
     assert follower.run() == []
+
+
+def test_rows_that_the_server_refuses_go_aside_once_and_the_others_arrive(
+    spark: SparkSession, database: str, server: ServerProcess, tmp_path: Path
+) -> None:
+    deep = "[" * 1100 + "]" * 1100
+    execute(
+        database,
+        "create table items (id text primary key, doc json)",
+        f"insert into items values ('a', '1'), ('b', '{deep}'), ('c', '3')",
+    )
+    config = postgres_to_stream.Config(
+        server=server.url,
+        postgres=database,
+        stream="p2s-aside/{key}",
+        quarantine="p2s-aside-bad",
+        progress="",
+    )
+
+    def run() -> None:
+        assert postgres_to_stream.start(spark, config, Run(True, tmp_path)).awaitTermination(120)
+
+    with Client(server.url) as client:
+        bad = client.stream("p2s-aside-bad")
+        bad.create("application/json")
+        bad.close()
+        with pytest.raises(StreamingQueryException, match="closed"):
+            run()  # the good rows are in, and the batch is not committed
+        bad.delete()
+        run()
+        changes = """('..', '4'), ('d', '"\\ud800"'), ('e', '[1e400]'), ('f', '5')"""
+        execute(database, f"insert into items values {changes}")
+        run()
+        aside = [record["record"]["stream"] for record in bad.read_json()]
+        assert aside == [f"p2s-aside/{key}" for key in ("b", "..", "d", "e")]
+        for key, doc in (("a", 1), ("c", 3), ("f", 5)):
+            found = client.stream(f"p2s-aside/{key}").read_json()
+            assert found == [{"id": key, "doc": doc}]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"stream": "a//{table}"}, "stream: 'a//items' cannot be the stream of items"),
+        ({"stream": "/x/{key}"}, "'x' is not a bucket id"),
+        ({"stream": "bad", "quarantine": "bad"}, "both the stream of items and the quarantine"),
+        ({"quarantine": "../bad"}, "quarantine: '../bad' cannot be a stream"),
+    ],
+)
+def test_a_name_that_would_set_every_row_aside_is_refused(
+    spark: SparkSession, tmp_path: Path, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        postgres_to_stream.start(spark, postgres_to_stream.Config(**given), Run(True, tmp_path))
 
 
 class Loader:

@@ -20,6 +20,7 @@ from headrace.spark.options import OptionError
 from headrace.spark.quarantine import Quarantine
 from headrace.spark.streams.chunking import BadRow, Chunker, json_body
 from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.stream_options import write_options
 from headrace.spark.streams.stream_writer import Written
 from tests.conftest import Serve
 from tests.http.helpers import client_of
@@ -308,3 +309,141 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(http: httpx.Client
             source(http, stream="a").writer(schema_of(f"value string, {extra}"), overwrite=False)
     with pytest.raises(OptionError, match="Name the stream"):
         source(http).writer(VALUES, overwrite=False)
+
+
+SURROGATE, DEEP, INFINITE = r'"\ud800"', "[" * 1024 + "]" * 1024, '{"n":1e400}'
+
+
+def write_aside(http: httpx.Client, name: str, rows: list[dict[str, Any]], **more: Any) -> Written:
+    """As the same producer each time, with a quarantine and streams that are made."""
+    more |= {"createStreams": "true", "producerId": name, "quarantineStream": f"{name}-aside"}
+    return write(http, rows, **more)
+
+
+def set_aside(http: httpx.Client, name: str) -> list[tuple[str, str | None]]:
+    """Stream and value of every record in the quarantine, each with a reason."""
+    records = stored(http, f"{name}-aside")
+    assert all(record["reason"].endswith(".") for record in records), records
+    return [(record["record"]["stream"], record["record"]["value"]) for record in records]
+
+
+@pytest.mark.parametrize("value", [SURROGATE, DEEP, INFINITE, "{", "1,2", "1],[2", "", None])
+def test_a_row_that_is_refused_goes_aside_and_a_repeat_changes_nothing(
+    http: httpx.Client, name: str, value: str | None
+) -> None:
+    """Between good rows, in an append of its own, and as everything a stream gets."""
+    rows = [{"stream": f"{name}/a", "value": each} for each in ("1", "2", value, value, "3")]
+    rows.append({"stream": f"{name}/b", "value": value})
+    aside = [(f"{name}/a", value)] * 2 + [(f"{name}/b", value)]
+    for again in (0, 1):
+        done = write_aside(http, name, rows, chunkRows=2)
+        assert (done.rows, done.appends, done.quarantined) == (3, 2, 3)
+        assert done.repeated == 2 * again
+        assert stored(http, f"{name}/a") == [1, 2, 3]
+        assert set_aside(http, name) == aside
+    write_aside(http, name, [{"stream": f"{name}/a", "value": "4"}], batch=1)
+    assert stored(http, f"{name}/a") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_message_over_the_limit_goes_aside_and_the_others_in_appends_that_fit(
+    serve: Serve, name: str, content_type: str
+) -> None:
+    with client_of(serve(DS_LIMITS__MAX_BODY_BYTES="200000")) as http:
+        put(http, name, content_type=content_type)
+        sizes = [10, 90_000, 300_000, 90_000, 90_000, 199_997, 10, 400_000]
+        values = [json.dumps("x" * (size - 2)) for size in sizes]
+        rows = [{"stream": name, "value": value} for value in (*values, SURROGATE)]
+        is_json = content_type == "application/json"
+        for again in (False, True):
+            done = write_aside(http, name, rows, contentType=content_type)
+            assert done.quarantined == (3 if is_json else 2)
+            assert (done.repeated == done.appends) == again
+            found = [row["value"].decode() for row in batch_rows(http, subscribe=name)]
+            fit = [value for value in values if len(value) < 200_000]
+            assert found == (fit if is_json else [*fit, SURROGATE])
+            records = stored(http, f"{name}-aside")
+            assert [record["cut"]["value"] for record in records[:2]] == [300_000, 400_000]
+            assert all("200000 in one append" in record["reason"] for record in records[:2])
+
+
+@pytest.mark.parametrize("bad", ["..", "a//b", "x" * 5000, "\U0001f600" * 1000])
+@pytest.mark.parametrize("place", ["base", "bucket"])
+def test_a_row_whose_stream_has_no_valid_name_goes_aside(
+    http: httpx.Client, name: str, bad: str, place: str
+) -> None:
+    bucket = name.replace("/", "-")
+    assert http.put(f"/{bucket}").status_code == 201
+    root = name if place == "base" else f"/{bucket}"
+    keys = enumerate(["a", bad, "b"])
+    rows: list[dict[str, Any]] = [{"stream": f"{root}/{key}", "value": str(n)} for n, key in keys]
+    rows.append({"stream": None, "value": "9"})
+    for again in (0, 1):
+        done = write_aside(http, name, rows)
+        assert (done.rows, done.repeated, done.quarantined) == (2, 2 * again, 2)
+        assert [value for _, value in set_aside(http, name)] == ["9", "1"]
+    found = [http.get(f"{'' if place == 'bucket' else '/v1/stream/'}{root}/{k}") for k in "ab"]
+    assert [answer.json() for answer in found] == [[0], [2]]
+
+
+def test_reserved_names_go_aside(http: httpx.Client, name: str) -> None:
+    names = ["", "/no/x", "\x01", "__ds/x", "__registry__"]
+    rows = [{"stream": stream, "value": "1"} for stream in reversed(names)]
+    assert write_aside(http, name, rows).quarantined == len(names)
+    assert [stream for stream, _ in set_aside(http, name)] == sorted(names)
+
+
+def test_what_went_in_before_a_crash_is_recognised_when_the_batch_comes_again(
+    http: httpx.Client, name: str
+) -> None:
+    rows = [{"value": value} for value in ("1", SURROGATE, "2", DEEP, "3", INFINITE)]
+    write_aside(http, name, rows[:4], stream=name, chunkRows=2)  # the task dies here
+    http.delete(f"/v1/stream/{name}-aside").raise_for_status()  # before anything is set aside
+    done = write_aside(http, name, rows, stream=name, chunkRows=2)
+    assert (done.rows, done.appends, done.repeated, done.quarantined) == (3, 3, 2, 3)
+    assert stored(http, name) == [1, 2, 3]
+    assert set_aside(http, name) == [(name, value) for value in (SURROGATE, DEEP, INFINITE)]
+
+
+def test_other_rows_are_recognised_with_a_quarantine_too(http: httpx.Client, name: str) -> None:
+    write_aside(http, name, [{"value": "1"}, {"value": SURROGATE}], stream=name)
+    for others in (["2", SURROGATE], ["2"], [DEEP, "1", "1"]):
+        with pytest.raises(StreamProblem, match=rf"{name}-0 has written other rows"):
+            write_aside(http, name, [{"value": value} for value in others], stream=name)
+    assert stored(http, name) == [1]
+    assert set_aside(http, name) == [(name, SURROGATE)]
+
+
+def test_what_no_row_is_to_blame_for_still_ends_the_task(serve: Serve, name: str) -> None:
+    limits = {"DS_LIMITS__MAX_STREAM_BYTES": "1000", "DS_LIMITS__MAX_APPEND_MESSAGES": "2"}
+    with client_of(serve(**limits)) as http:
+        with pytest.raises(StreamProblem, match="larger than 1000 bytes"):
+            write_aside(http, name, [{"value": json.dumps("x" * 2000)}], stream=name)
+        with pytest.raises(StreamProblem, match="at most 2 messages"):
+            write_aside(http, name, [{"value": "1"}] * 3, stream=name)
+
+
+def test_without_the_mechanism_rows_go_aside_too(http: httpx.Client, name: str) -> None:
+    put(http, name, content_type="text/plain")
+    options: dict[str, Any] = {"stream": name, "exactlyOnce": "false"}
+    rows = [{"value": value} for value in ("a", "", "b")]
+    for times in (1, 2):
+        write(http, rows, quarantineStream=f"{name}-aside", **options)
+        assert [row["value"] for row in batch_rows(http, subscribe=name)] == [b"a", b"b"] * times
+        assert len(stored(http, f"{name}-aside")) == times
+
+
+def test_a_token_goes_to_no_other_server_than_its_own() -> None:
+    def token(**options: str) -> Any:
+        given = {"url": "http://a", "token": "t", "quarantineStream": "q"} | options
+        return write_options(given).quarantine_settings.token
+
+    assert (token(), token(quarantineUrl="http://a/")) == ("t", "t")
+    assert token(quarantineUrl="http://b") is None
+    assert token(quarantineUrl="http://b", quarantineToken="u") == "u"
+
+
+def test_a_name_that_would_set_every_row_aside_is_an_option_error() -> None:
+    for options in ({"stream": "a//b"}, {"stream": "a", "quarantineStream": "/x/y"}):
+        with pytest.raises(OptionError, match="cannot be a stream's name"):
+            write_options({"url": "http://a", "quarantineStream": "q"} | options)

@@ -2,7 +2,7 @@
 
 As plain rows (what the reference writes to `pg-items`) or as changes of the State Protocol. Rows
 that `stream-to-postgres` wrote are left out, unless `origin` asks for them: they came from a
-stream.
+stream. A row that the server refuses for good goes to the quarantine stream with the reason.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from headrace.spark.pipelines.base import (
     Run,
     local_postgres,
 )
+from headrace.spark.streams.sifting import name_refusal
 
 _ROWS = ("insert",)
 _CHANGES = ("insert", "update", "delete", "truncate", "schema")
@@ -53,6 +54,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     origin: Origin = "others"
     on_partitions: OnPartitions = "report"  # of those that come or go with rows
     without_key: Literal["allow", "refuse"] = "allow"  # tables without a primary key
+    quarantine: str = "quarantine"  # empty: a row that the server refuses ends the pipeline
     producer: str = "postgres-to-stream"  # a lost checkpoint is refused, not written twice
     changes_per_batch: int = 50_000
     bytes_per_batch: int = BYTES_PER_BATCH  # of rows as JSON: a batch is in memory as a whole
@@ -61,6 +63,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     config = with_stream(config, run)
     _check_streams(config)
+    _check_quarantine(config)
     _create_bucket(config)
     writer = (
         messages(source(spark, config, consumer=_consumer(run)), config)
@@ -69,6 +72,7 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
         .option("createStreams", "true")
         .option("producerId", config.producer)
         .option("exactlyOnce", str(config.exactly_once).lower())
+        .option("quarantineStream", config.quarantine)
     )
     if config.token:
         writer = writer.option("token", config.token)
@@ -121,6 +125,23 @@ def _check_streams(config: Config) -> None:
                 "both. Give each its own, with {schema} or {table} in stream, or leave truncate "
                 "out of operations."
             )
+
+
+def _check_quarantine(config: Config) -> None:
+    """What no row can help: a name that is bad in every row would set all of them aside."""
+    for table in config.tables if config.quarantine else ():
+        schema, _, name = table.rpartition(".")
+        stream = config.stream.replace("{schema}", schema or "public").replace("{table}", name)
+        reason = name_refusal(stream.replace("{key}", "some-key"))
+        if reason is not None:
+            raise ConfigError(f"stream: {stream!r} cannot be the stream of {table}. {reason}")
+        if stream == config.quarantine:
+            raise ConfigError(
+                f"{stream} is both the stream of {table} and the quarantine stream. Give one of "
+                "them another name."
+            )
+    if config.quarantine and (reason := name_refusal(config.quarantine)):
+        raise ConfigError(f"quarantine: {config.quarantine!r} cannot be a stream. {reason}")
 
 
 def _consumer(run: Run) -> str:

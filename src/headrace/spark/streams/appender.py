@@ -3,6 +3,10 @@
 A stream belongs to one lane, a thread with a connection. A server that stores syncs once for all
 appends that wait, so several lanes cost it little more than one. Where a body is one message,
 many are sent before the first is answered.
+
+Where rows may be set aside, an append that is refused for good is sifted, and what the server
+takes of it goes out under the same number. A repeat is refused or recognised before anybody looks
+at its rows, so it is sifted alike before it is compared.
 """
 
 from __future__ import annotations
@@ -17,11 +21,28 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.client.requests import Appended, ProducerStamp
-from headrace.errors import HeadraceError, Refused
+from headrace.errors import (
+    BodyTooLarge,
+    HeadraceError,
+    InvalidName,
+    InvalidRequest,
+    Refused,
+    UrlTooLong,
+)
+from headrace.protocol.headers import JSON, media_type
 from headrace.spark.streams.append_errors import refusal
-from headrace.spark.streams.chunking import Chunker, bodies_of
+from headrace.spark.streams.chunking import BadRow, Chunker, bodies_of
 from headrace.spark.streams.duplicates import is_stored
 from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.sifting import (
+    RefusedRow,
+    all_refused,
+    by_row,
+    bytes_max_of,
+    name_refusal,
+    parts,
+    sift,
+)
 from headrace.spark.streams.stream_api import Server
 from headrace.spark.streams.stream_options import WriteOptions
 
@@ -52,6 +73,7 @@ class Appender:
         self._content_types: dict[str, str] = {}
         self._lanes: list[_Lane] = []
         self._lane_of: dict[str, _Lane] = {}
+        self._misnamed: dict[str, list[RefusedRow]] = {}
 
     def __enter__(self) -> Appender:
         return self
@@ -69,7 +91,11 @@ class Appender:
 
     def expect(self, streams: Iterable[str]) -> None:
         """Learn in one request what lanes would ask for stream by stream."""
-        unknown = [stream for stream in streams if stream not in self._content_types]
+        unknown = [
+            stream
+            for stream in streams
+            if stream not in self._content_types and not self._name_refusal(stream)
+        ]
         if not unknown:
             return
         server = Server(self._options.settings)
@@ -88,6 +114,9 @@ class Appender:
 
     def write(self, stream: str, values: pa.Array) -> None:
         """Take values; what makes a whole chunk goes out."""
+        if reason := self._name_refusal(stream):
+            self._misnamed.setdefault(stream, []).extend(all_refused(values, reason))
+            return
         for chunk in self._chunker.add(stream, values):
             self._append(stream, chunk)
 
@@ -95,6 +124,16 @@ class Appender:
         """Send what is left, too."""
         for stream, chunk in self._chunker.rest():
             self._append(stream, chunk)
+
+    def refused(self) -> list[tuple[str, RefusedRow]]:
+        """What is to be set aside, by stream and row: lanes end in any order. Once all is in."""
+        found = self._misnamed | {
+            stream: rows for lane in self._lanes for stream, rows in lane.refused.items()
+        }
+        return [(stream, row) for stream in sorted(found) for row in found[stream]]
+
+    def _name_refusal(self, stream: str) -> str | None:
+        return name_refusal(stream) if self._options.sets_aside else None
 
     def _append(self, stream: str, values: pa.Array) -> None:
         self._raise_failure()
@@ -137,6 +176,7 @@ class _Lane:
         self._next_seq: dict[str, int] = {}
         self._waiting: queue.Queue[tuple[str, pa.Array] | None] = queue.Queue(_WAITING_MAX)
         self.rows = self.appends = self.repeated = 0
+        self.refused: dict[str, list[RefusedRow]] = {}
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
         self._thread.start()
@@ -164,11 +204,60 @@ class _Lane:
             content_type = self._content_types.get(stream)
             if content_type is None:
                 content_type = self._content_types[stream] = self._content_type(stream)
+            if self._options.sets_aside:
+                self._append_good(stream, content_type, values)
+                return
             for bodies in _in_flight(bodies_of(stream, content_type, values)):
                 self._send(stream, bodies, content_type)
         except HeadraceError as error:
+            if self._options.sets_aside and isinstance(error, InvalidName | UrlTooLong):
+                self._set_aside(stream, all_refused(values, str(error)))
+                return
             raise StreamProblem(refusal(stream, error)) from error
         self.rows += len(values)
+
+    def _append_good(self, stream: str, content_type: str, values: pa.Array) -> None:
+        refused: list[RefusedRow] = []
+        for rows in _bodies_apart(content_type, values):
+            refused += self._append_or_sift(stream, content_type, rows)
+        if refused:
+            self._set_aside(stream, by_row(values, refused))
+
+    def _append_or_sift(self, stream: str, content_type: str, rows: pa.Array) -> list[RefusedRow]:
+        """Append rows that are one body, or what the server takes of them; the others."""
+        seq = self._next_seq.get(stream, 0)
+        stamp = self._producer.stamp(seq) if self._producer else None
+        try:
+            [body] = bodies_of(stream, content_type, rows)
+            appended = self._server.append(stream, body, content_type, stamp)
+        except InvalidName:
+            raise
+        except (BadRow, InvalidRequest, BodyTooLarge) as error:
+            return self._append_sifted(stream, content_type, rows, error)
+        if appended.duplicate and not self._is_stored(stream, content_type, body, appended):
+            return self._append_sifted(stream, content_type, rows, self._other_rows(stream))
+        self._next_seq[stream] = seq + 1
+        self.appends += 1
+        self.repeated += appended.duplicate
+        self.rows += len(rows)
+        return []
+
+    def _append_sifted(
+        self, stream: str, content_type: str, rows: pa.Array, error: Exception
+    ) -> list[RefusedRow]:
+        """Append what is good of rows that were refused together; the others."""
+        bytes_max = bytes_max_of(error)
+        sifted = sift(content_type, rows, bytes_max)
+        several = list(parts(sifted.rows, bytes_max)) if len(sifted.rows) else []
+        if not sifted.refused and len(several) == 1:
+            raise error  # the rows are not why
+        refused = sifted.refused
+        for part in several:
+            refused += self._append_or_sift(stream, content_type, part)
+        return refused
+
+    def _set_aside(self, stream: str, refused: list[RefusedRow]) -> None:
+        self.refused.setdefault(stream, []).extend(refused)
 
     def _send(self, stream: str, bodies: Sequence[bytes], content_type: str) -> None:
         first = self._next_seq.get(stream, 0)
@@ -184,20 +273,38 @@ class _Lane:
     def _check_repeat(
         self, stream: str, content_type: str, body: bytes, appended: Appended
     ) -> None:
-        if not appended.duplicate or appended.next_offset is None:
-            return
-        if not is_stored(self._server, stream, content_type, body, appended.next_offset):
-            assert self._producer is not None, "only what a producer sends can be a repeat"
-            raise StreamProblem(
-                f"{stream}: The producer {self._producer.id} has written other rows as what comes "
-                "now. If its checkpoint was lost, or its name is used twice, decide about what it "
-                "wrote, then give it another: set producerId, in a pipeline producer."
-            )
+        if appended.duplicate and not self._is_stored(stream, content_type, body, appended):
+            raise self._other_rows(stream)
+
+    def _is_stored(self, stream: str, content_type: str, body: bytes, appended: Appended) -> bool:
+        if appended.next_offset is None:
+            return True  # nobody can tell
+        return is_stored(self._server, stream, content_type, body, appended.next_offset)
+
+    def _other_rows(self, stream: str) -> StreamProblem:
+        assert self._producer is not None, "only what a producer sends can be a repeat"
+        return StreamProblem(
+            f"{stream}: The producer {self._producer.id} has written other rows as what comes "
+            "now. If its checkpoint was lost, or its name is used twice, decide about what it "
+            "wrote, then give it another: set producerId, in a pipeline producer."
+        )
 
     def _content_type(self, stream: str) -> str:
         if self._options.create:
             return self._server.create(stream, self._options.content_type)
         return self._server.content_type(stream)
+
+
+def _bodies_apart(content_type: str, values: pa.Array) -> Iterator[pa.Array]:
+    """Rows that are one body each time.
+
+    Not several at once: behind one that is refused, the next has a number of what is in.
+    """
+    if media_type(content_type) == JSON:
+        yield values
+        return
+    for number in range(len(values)):
+        yield values.slice(number, 1)
 
 
 def _in_flight(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

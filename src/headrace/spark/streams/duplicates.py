@@ -6,7 +6,7 @@ come with other rows, which would count as written; what is stored tells them ap
 
 from __future__ import annotations
 
-from headrace.errors import InvalidOffset, OffsetTrimmed
+from headrace.errors import InvalidJson, InvalidOffset, OffsetTrimmed
 from headrace.protocol import framed
 from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import Logged, log_form
@@ -18,7 +18,10 @@ def is_stored(server: Server, stream: str, content_type: str, body: bytes, end: 
     """Whether the messages before `end` are those of `body`, or nobody can tell any more."""
     wanted = Logged(body, (len(body),))
     if media_type(content_type) == JSON:
-        wanted = log_form(body, len(body))
+        try:
+            wanted = log_form(body, len(body))
+        except InvalidJson:
+            return False  # a server knows a repeat by its number, before it looks at the body
     tail = parse_token(end)
     start = Position(tail.messages - len(wanted.lengths), tail.bytes - len(wanted.data))
     if start < START:

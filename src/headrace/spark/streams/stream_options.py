@@ -6,13 +6,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.client import Retry, Settings
 from headrace.errors import InvalidOffset
 from headrace.protocol.offsets import BEGINNING, parse_token
 from headrace.spark.options import OptionError, Options
+from headrace.spark.streams.sifting import name_refusal
 
 SOURCE: Final = "headrace"
 EARLIEST: Final = "earliest"
@@ -45,7 +46,7 @@ WRITE_OPTIONS: Final = frozenset(
     {
         "url", "token", "stream", "producerId", "chunkRows", "chunkBytes", "createStreams",
         "contentType", "exactlyOnce", "batch", "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
+        "fetchOffset.retryIntervalMs", "quarantineUrl", "quarantineStream", "quarantineToken",
     }
 )  # fmt: skip
 
@@ -116,6 +117,12 @@ class WriteOptions:
     content_type: str
     exactly_once: bool
     batch: int | None = None  # of a batch write that says which it is
+    quarantine_stream: str = ""  # for rows that the server refuses
+    quarantine_settings: Settings = field(default_factory=Settings)
+
+    @property
+    def sets_aside(self) -> bool:
+        return bool(self.quarantine_stream)
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -152,9 +159,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     batch = options.number("batch", 0, least=0) if options.text("batch") else None
     if batch is not None and not options.text("producerId"):
         raise OptionError("The option batch needs the option producerId, whose batches it counts.")
+    stream, quarantine = options.text("stream"), options.text("quarantineStream")
+    for option, name in (("stream", stream), ("quarantineStream", quarantine)):
+        if quarantine and name and (reason := name_refusal(name)):
+            raise OptionError(f"The option {option} cannot be a stream's name, {name!r}: {reason}")
     return WriteOptions(
         settings=_settings(options),
-        stream=options.text("stream") or None,
+        stream=stream or None,
         producer_id=options.text("producerId") or None,
         chunk_rows=options.number("chunkRows", 5000),
         chunk_bytes=options.number("chunkBytes", 4 * 1024 * 1024),
@@ -162,7 +173,17 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         content_type=options.text("contentType", "application/json"),
         exactly_once=options.flag("exactlyOnce", True),
         batch=batch,
+        quarantine_stream=quarantine,
+        quarantine_settings=_quarantine_settings(options),
     )
+
+
+def _quarantine_settings(options: Options) -> Settings:
+    """Of the quarantine's server: by default the one that is written to."""
+    usual, url = _settings(options), options.text("quarantineUrl").rstrip("/")
+    # A token is for the server it was given for, and no other.
+    token = options.text("quarantineToken") or (usual.token if url in ("", usual.url) else None)
+    return Settings(url=url or usual.url, token=token)
 
 
 def _pattern(value: str) -> str | None:

@@ -11,6 +11,9 @@ older batch that was thought dead is refused. A batch write, as one inside forea
 query to name: `producerId` and `batch` say the same there. The epoch is the batch because a
 partition may be empty in a batch, and sequence numbers must have no holes. What an append holds
 depends on the rows alone: a fixed number of them, never on how Arrow cut them.
+
+With the option `quarantineStream`, a row that the server refuses for good goes there with the
+reason, once everything else is in and before the task ends.
 """
 
 from __future__ import annotations
@@ -29,13 +32,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from headrace.postgres.ledger import Claim
+from headrace.postgres.sink import Rejected
 from headrace.spark.batch_ids import current_batch
 from headrace.spark.options import OptionError
+from headrace.spark.quarantine import Quarantine
 from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.streams.appender import Appender, Producer
 from headrace.spark.streams.chunking import by_stream
 from headrace.spark.streams.columns import gathered
 from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.sifting import RefusedRow
 from headrace.spark.streams.stream_options import WriteOptions
 
 # Rows are sorted by stream so many at a time: with thousands of streams each has few of them.
@@ -54,6 +61,7 @@ class Written(WriterCommitMessage):
     rows: int
     appends: int
     repeated: int
+    quarantined: int = 0
 
 
 def check_columns(options: WriteOptions, schema: StructType) -> None:
@@ -78,7 +86,7 @@ class _Writer:
         self._options = options
 
     def _append_all(
-        self, batches: Iterator[pa.RecordBatch], producer: Producer | None, partition: int
+        self, batches: Iterator[pa.RecordBatch], producer: Producer | None, claim: Claim
     ) -> Written:
         freeze_modules()
         with Appender(self._options, producer) as appender:
@@ -88,7 +96,16 @@ class _Writer:
                 for stream, values in found:
                     appender.write(stream, values)
             appender.flush()
-        return Written(partition, appender.rows, appender.appends, appender.repeated)
+        refused = appender.refused()
+        if refused:
+            options = self._options
+            aside = Quarantine(options.quarantine_settings, options.quarantine_stream)
+            aside.of(claim if producer else None).send(
+                [_rejected(stream, row) for stream, row in refused]
+            )
+        return Written(
+            claim.partition, appender.rows, appender.appends, appender.repeated, len(refused)
+        )
 
     def _by_stream(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
         values = rows.column("value").cast(pa.binary())
@@ -96,9 +113,21 @@ class _Writer:
             yield self._options.stream, values
             return
         for name, found in by_stream(rows.column("stream"), values):
-            if not name:
+            if not name and not self._options.sets_aside:
                 raise StreamProblem("A row names no stream: the column stream is null or empty.")
-            yield name, found
+            yield name or "", found
+
+
+def _rejected(stream: str, row: RefusedRow) -> Rejected:
+    """As it is set aside: text as text, other bytes as base64."""
+    value, reason = row.value, row.reason
+    text: str | bytes | None = value
+    if value is not None:
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            reason = f"{reason} It is not UTF-8: value is base64 of its bytes."
+    return Rejected({"stream": stream, "value": text}, reason)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -108,7 +137,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if self._options.exactly_once:
             writer = self._options.producer_id or task.query
             producer = Producer(f"{writer}-{task.partition}", task.batch)
-        return self._append_all(iterator, producer, task.partition)
+        name = self._options.producer_id or "streams"
+        return self._append_all(
+            iterator, producer, Claim(name, task.query, task.partition, task.batch)
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Every append was complete when its task was."""
@@ -131,4 +163,5 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         producer = None
         if self._options.exactly_once:
             producer = Producer(f"{self._id}-{partition}", self._epoch)
-        return self._append_all(iterator, producer, partition)
+        claim = Claim(self._id, "batch", partition, self._epoch)
+        return self._append_all(iterator, producer, claim)
