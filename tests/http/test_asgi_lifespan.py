@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -85,5 +86,26 @@ def test_an_application_that_is_closed_starts_again_with_its_next_request() -> N
             assert await status_of(app, "/readyz") == 200
             await app.aclose()
         assert failures == []
+
+    run(work)
+
+
+def test_an_application_that_cannot_start_says_why_and_frees_its_directory(tmp_path: Path) -> None:
+    config = replace(
+        CONFIG, storage=replace(CONFIG.storage, mode="file-durable", data_dir=tmp_path)
+    )
+
+    async def work() -> None:
+        app = create_app(config)
+        assert await status_of(app, "/readyz") == 200
+        await app.aclose()
+        current = tmp_path / "catalog" / "current"
+        sound = current.read_bytes()
+        current.write_bytes(sound[:-1] + b"?")
+        for _ in range(2):  # the second time it must not meet its own lock
+            assert await status_of(app, "/readyz") == 500
+        current.write_bytes(sound)
+        assert await status_of(app, "/readyz") == 200
+        await app.aclose()
 
     run(work)

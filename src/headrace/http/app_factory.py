@@ -111,7 +111,18 @@ class Assembly:
 
 
 def assemble(config: Config, clock: Clock, loop: asyncio.AbstractEventLoop) -> Assembly:
+    """The application; where its data cannot be served, the directory is free again."""
     storage = _storage(config, loop)
+    try:
+        return _assemble(config, clock, loop, storage)
+    except BaseException:
+        storage.abandon()
+        raise
+
+
+def _assemble(
+    config: Config, clock: Clock, loop: asyncio.AbstractEventLoop, storage: Storage
+) -> Assembly:
     engine = Engine(storage, clock, _limits(config), _bounds(config))
     engine.feeds.prompt = lambda: loop.call_later(FEED_SECS, engine.feeds.flush)
     metrics = Metrics()
@@ -187,15 +198,19 @@ def _storage(config: Config, loop: asyncio.AbstractEventLoop) -> Storage:
     if mode == "acid":
         return AcidStorage(directory, config.storage.acid_shard_count, loop)
     disk = RealDisk(directory)
-    return FileStorage(
-        disk,
-        _limits(config),
-        loop,
-        sync=mode == "file-durable",
-        segment_bytes=fitting_segment_bytes(
-            config.storage.journal_segment_bytes, disk.total_bytes()
-        ),
-    )
+    try:
+        return FileStorage(
+            disk,
+            _limits(config),
+            loop,
+            sync=mode == "file-durable",
+            segment_bytes=fitting_segment_bytes(
+                config.storage.journal_segment_bytes, disk.total_bytes()
+            ),
+        )
+    except BaseException:
+        disk.close()
+        raise
 
 
 def _limits(config: Config) -> Limits:

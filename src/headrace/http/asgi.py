@@ -27,7 +27,13 @@ from urllib.parse import quote
 from headrace import config as configuration
 from headrace.clock import SystemClock
 from headrace.config import Config
-from headrace.errors import BodyTooLarge, HeadraceError, Overloaded, StorageFailed
+from headrace.errors import (
+    BodyTooLarge,
+    HeadraceError,
+    Overloaded,
+    StorageFailed,
+    StoredBytesUnreadable,
+)
 from headrace.http.access import Access, access_of
 from headrace.http.app_factory import Assembly, assemble
 from headrace.http.exchange import Client, Frame, Request, Waiter
@@ -72,6 +78,7 @@ class Headrace:
         self._access = Access()
         self._supervisor: asyncio.Task[None] | None = None
         self._has_failed = False
+        self._start_failure = ""
         self._body_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,14 +91,21 @@ class Headrace:
 
     async def _lifespan_events(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._start()
+        try:
+            self._start()
+        except (HeadraceError, OSError) as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _start(self) -> Assembly:
-        """The application, started by the first request; StorageFailed once it has failed."""
+        """The application, started by the first request; StorageFailed once it has failed.
+
+        Where it cannot start, each request tries again and is answered with the reason.
+        """
         if self._has_failed:
             raise StorageFailed
         if self._assembly is None:
@@ -129,8 +143,9 @@ class Headrace:
         is_head = scope["method"] == "HEAD"
         try:
             application = self._start().application
-        except StorageFailed as failure:
-            await _Sender(send, b"", head_only=is_head).respond(responses.problem(failure))
+        except (HeadraceError, OSError) as failure:
+            refusal = self._start_refusal(failure)
+            await _Sender(send, b"", head_only=is_head).respond(responses.problem(refusal))
             return
         headers = _joined(scope["headers"])
         sender = _Sender(send, application.cors.headers(headers), head_only=is_head)
@@ -148,6 +163,15 @@ class Headrace:
         application.handle(request, exchange)
         await exchange.run(receive, sender)
         application.metrics.observe(request, sender.status, sender.sent_bytes)
+
+    def _start_refusal(self, failure: HeadraceError | OSError) -> HeadraceError:
+        """What a request is answered while there is no application; logged once a reason."""
+        if str(failure) != self._start_failure and not isinstance(failure, StorageFailed):
+            self._start_failure = str(failure)
+            logger.critical("the application cannot start: %s", failure)
+        if isinstance(failure, HeadraceError):
+            return failure
+        return StoredBytesUnreadable(str(self._config.storage.data_dir), str(failure))
 
     def _request(self, scope: Scope, headers: Headers, body: bytes) -> Request:
         mount = scope.get("root_path", "")

@@ -299,6 +299,10 @@ class Storage(Protocol):
 
     def close(self) -> None: ...
 
+    def abandon(self) -> None:
+        """Let go of the directory without writing to it: the start has failed."""
+        ...
+
 
 @contextmanager
 def committing(storage: Storage) -> Iterator[None]:

@@ -243,3 +243,6 @@ class MemoryStorage:
 
     def close(self) -> None:
         """Nothing is held outside the process."""
+
+    def abandon(self) -> None:
+        """Nothing is held outside the process."""

@@ -156,6 +156,21 @@ class AcidStorage:
         """`read_only` changes nothing in the directory; so it is where the disk is read-only."""
         self._disk = RealDisk(directory)
         self._disk.lock()
+        try:
+            self._open(directory, shard_count, loop, worker_factory, read_only=read_only)
+        except BaseException:
+            self._disk.close()
+            raise
+
+    def _open(
+        self,
+        directory: Path,
+        shard_count: int,
+        loop: asyncio.AbstractEventLoop,
+        worker_factory: WorkerFactory,
+        *,
+        read_only: bool,
+    ) -> None:
         if self._disk.list("journal"):
             raise DirectoryMismatch(str(directory), "one of the file modes", "acid")
         self._disk.make_directory("acid")
@@ -197,8 +212,9 @@ class AcidStorage:
         wanted = {"format": FORMAT, "shards": shard_count}
         present = self._disk.list("acid")
         if "manifest.json" not in present:
-            if any(name.startswith("shard-") for name in present):
-                raise StoredBytesDamaged(MANIFEST, "0")  # it is written before any shard is
+            # It is written before any shard is, and snapshots after those.
+            if any(name.startswith("shard-") for name in present) or self._disk.list("snapshots"):
+                raise StoredBytesUnreadable(MANIFEST, "the file is missing")
             self._write_manifest(orjson.dumps(wanted))
             return
         found = _read_manifest(self._disk)
@@ -382,3 +398,6 @@ class AcidStorage:
         for shard in self._shards:
             shard.close()
         self._disk.close()
+
+    def abandon(self) -> None:
+        self.close()

@@ -44,6 +44,7 @@ from headrace.storage.base import (
     Unrecovered,
     ignore,
 )
+from headrace.storage.blobs import DIRECTORY as SNAPSHOTS
 from headrace.storage.blobs import Blobs, DiskBlobs
 from headrace.storage.committer import Committer, deliver_result, refusal_of
 from headrace.storage.disk import (
@@ -51,8 +52,8 @@ from headrace.storage.disk import (
     is_transient_disk_error,
     wait_briefly_for_descriptors,
 )
-from headrace.storage.file import pack_format, stream_files
-from headrace.storage.file.catalog import Catalog, apply_documents
+from headrace.storage.file import atomic_file, pack_format, stream_files
+from headrace.storage.file.catalog import CURRENT, Catalog, apply_documents
 from headrace.storage.file.catalog_entries import sizes_of, state_of
 from headrace.storage.file.checkpoint_scheduler import CheckpointScheduler
 from headrace.storage.file.file_log import FileLog, PartCheck
@@ -69,7 +70,7 @@ from headrace.storage.file.frames import (
     encode_frame,
 )
 from headrace.storage.file.journal import DIRECTORY as JOURNAL
-from headrace.storage.file.journal import SEGMENT_BYTES, Journal
+from headrace.storage.file.journal import LAST, SEGMENT_BYTES, Journal
 from headrace.storage.file.replay import OutOfOrder, apply, created_state
 from headrace.storage.file.stream_files import NO_FILES, Sizes
 from headrace.storage.records import StreamRecord
@@ -90,6 +91,21 @@ def _check_room(disk: Disk, segment_bytes: int) -> None:
         raise refusal
 
 
+def _check_journal(disk: Disk) -> None:
+    """A journal that is lost must not look like one that was never begun.
+
+    Everything else is written after the journal: by checkpoints, or for streams that are in it.
+    Begun anew, it would number its frames from one again and hand out offsets a second time.
+    """
+    if LAST.partition("/")[2] in disk.list(JOURNAL):
+        return
+    for directory in (stream_files.DIRECTORY, pack_format.DIRECTORY, SNAPSHOTS):
+        if disk.list(directory):
+            raise StoredBytesUnreadable(LAST, f"the file is missing, but {directory} is in use")
+    if atomic_file.read(disk, CURRENT) is not None:
+        raise StoredBytesUnreadable(LAST, "the file is missing, but the catalog is in use")
+
+
 class FileStorage:
     def __init__(
         self,
@@ -108,9 +124,11 @@ class FileStorage:
         self._limits = limits
         self._sync = sync
         self._loop = loop
+        _check_journal(disk)
         is_new = not disk.list(JOURNAL)
         if is_new:
             _check_room(disk, segment_bytes)
+            logger.info("%s is empty: a new data directory", disk.name)
         self._catalog = Catalog(disk, sync=sync)
         self._journal = Journal(disk, sync=sync, segment_bytes=segment_bytes)
         disk.make_directory(stream_files.DIRECTORY)
@@ -364,6 +382,12 @@ class FileStorage:
             except (OSError, Postponed) as error:
                 # Nothing is lost: the journal holds it, and the next start replays it.
                 logger.warning("the checkpoint at shutdown failed: %s", error)
+        self._journal.close()
+        self._disk.close()
+
+    def abandon(self) -> None:
+        self._is_closed = True
+        self._read_executor.shutdown()
         self._journal.close()
         self._disk.close()
 
