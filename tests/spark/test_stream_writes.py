@@ -95,6 +95,15 @@ def test_what_an_append_holds_does_not_depend_on_how_arrow_cut_the_rows(
     assert stored(http, name) == list(range(100))
 
 
+def test_a_row_that_names_a_url_is_sent_nowhere(http: httpx.Client, name: str) -> None:
+    """With `{key}` in the name of a stream, the key is the database's: it chooses no server."""
+    elsewhere = f"{http.base_url}/v1/stream/{name}"
+    put(http, name)
+    with pytest.raises(StreamProblem, match="empty"):
+        write(http, [{"stream": elsewhere, "value": "1"}])
+    assert stored(http, name) == []
+
+
 def test_a_task_that_runs_again_writes_only_what_is_missing(http: httpx.Client, name: str) -> None:
     put(http, name)
     writer = source(http, stream=name, chunkRows=10).writer(VALUES, overwrite=False)

@@ -7,7 +7,7 @@ up the others. Nothing here sends anything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -17,8 +17,6 @@ from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import log_form
 from headrace.protocol.names import CONTROL_PREFIX, REGISTRY_NAME, check_name, is_reserved
 from headrace.spark.streams.chunking import Chunker
-
-_URLS: Final = ("http://", "https://")
 
 
 class RefusedRow(NamedTuple):
@@ -37,8 +35,6 @@ def name_refusal(stream: str | None) -> str | None:
     """Why no server has a stream of this name; None if one may."""
     if not stream:
         return "The row names no stream."
-    if stream.startswith(_URLS):
-        return None
     try:
         if is_bucketed(stream):
             bucket_id, stream_id = ids_of(stream)

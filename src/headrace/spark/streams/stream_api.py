@@ -20,7 +20,7 @@ from headrace.client.sync_driver import Driver
 from headrace.client.urls import locate
 from headrace.protocol.buckets import encode_segment
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
-from headrace.protocol.names import CONTROL_PREFIX
+from headrace.protocol.names import CONTROL_PREFIX, check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,9 @@ class Server:
         """`a/b`, or `/bucket/stream`; the names of documents, not encoded for a URL."""
         if stream.startswith("/"):
             stream = "/" + "/".join(map(encode_segment, stream[1:].split("/", 1)))
+        else:
+            # A name may come from a row. As a URL it would send the row, and the token, elsewhere.
+            check_name(stream)
         return Target(locate(self.settings, stream), self.settings)
 
     def read_range(self, stream: str, start: str, end: str) -> Iterator[FramedChunk]:
