@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli import command
+from headrace.cli.client_config import configured
 from headrace.client import Client
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.ports import free_port
@@ -229,7 +230,7 @@ def test_close_head_and_delete(run: Any, name: str) -> None:
 def test_reading_the_first_messages(run: Any, name: str) -> None:
     run("create", name)
     run("append", name, "1", '{"a": 2}', "3")
-    assert run("read", name, "-n", "2").stdout == '1\n{"a":2}\n'
+    assert run("read", name, "-n", "2").stdout == '1\n{"a": 2}\n'
     assert len(run("read", name, "-n", "2", "--json").stdout.splitlines()) == 2
     assert run("read", name, "-n", "9").stdout.count("\n") == 3
     run("create", f"{name}-t", "-t", "text/plain")
@@ -437,6 +438,26 @@ def test_tail_of_the_last_messages_needs_a_server_that_counts_them(run: Any) -> 
     assert "tail --count needs a Headrace server" in refused
 
 
+def test_the_lag_of_a_subscription_is_what_is_not_acknowledged(run: Any, name: str) -> None:
+    wakes, id = f"{name}-wakes", f"lag-{next(_numbers)}"
+    for stream in (wakes, f"{name}/a", f"{name}/b"):
+        run("create", stream)
+    run("append", f"{name}/a", "1", "22")
+    run("subscribe", "create", id, "--pattern", f"{name}/*", "--wake-stream", wakes)
+    run("append", f"{name}/a", "333")
+    run("append", f"{name}/b", "4")
+    rows = [json.loads(line) for line in run("subscribe", "lag", id, "--json").stdout.splitlines()]
+    behind = {row["stream"].removeprefix(f"{name}/"): row["messages"] for row in rows}
+    assert behind["b"] == 1
+    assert behind["a"] == 1, "what was there when the subscription began is not pending"
+    run("subscribe", "claim", id, "--done")
+    rows = [json.loads(line) for line in run("subscribe", "lag", id, "--json").stdout.splitlines()]
+    assert len(rows) == 2
+    for row in rows:
+        assert (row["messages"], row["bytes"]) == (0, 0), row
+        assert row["acked_offset"] == row["tail_offset"]
+
+
 def test_bench_measures_and_leaves_nothing_behind(run: Any) -> None:
     before = run("ls").stdout
     args = ("--connections", "4", "--streams", "2", "--seconds", "0.3", "--json")
@@ -445,6 +466,103 @@ def test_bench_measures_and_leaves_nothing_behind(run: Any) -> None:
     assert told["p99_ms"] >= told["p50_ms"] > 0
     assert told["refused"] == told["broken_connections"] == 0
     assert run("ls").stdout == before
+
+
+def test_bench_read_reads_every_stream_to_its_end_and_begins_again(run: Any) -> None:
+    before = run("ls").stdout
+    args = ("--connections", "3", "--streams", "2", "--stream-mib", "2", "--seconds", "0.5")
+    told = json.loads(run("bench", "read", *args, "--json").stdout)
+    assert told["reads"] > 6
+    assert told["mib_per_sec"] > 0
+    assert told["refused"] == told["broken_connections"] == 0
+    assert run("ls").stdout == before
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "3"), ("--json",), ("-f", "%s\\n")])
+def test_json_keeps_its_spelling_however_it_is_printed(
+    options: tuple[str, ...], run: Any, name: str
+) -> None:
+    messages = ['{"a": 1.50, "a": 2}', "[1, 2]", "1e5"]
+    run("create", name)
+    run("append", name, *messages)
+    printed = run("read", name, *options).stdout.splitlines()
+    assert len(printed) == 3
+    assert all(message in line for message, line in zip(messages, printed, strict=True))
+
+
+def test_a_template_prints_each_message(run: Any, name: str) -> None:
+    run("create", name, "-t", "text/plain")
+    run("append", name, "one", "two%\n")
+    offsets = ["0" * 16 + "_" + "0" * 16, f"{1:016}_{3:016}", f"{2:016}_{8:016}"]
+    printed = run("read", name, "--format", r"%t %i %o %n %S %% %s\n\t\\").stdout
+    assert printed == (
+        f"{name} 0 {offsets[0]} {offsets[1]} 3 % one\n\t\\"
+        f"{name} 0 {offsets[1]} {offsets[2]} 5 % two%\n\n\t\\"
+    )
+    assert run("read", name, "-f", "%s,", "-n", "1").stdout == "one,"
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_a_template_prints_live_messages(live: str, run: Any, name: str) -> None:
+    run("create", name)
+    run("append", name, "1.0", "[2]", "--close")
+    printed = run("tail", name, "--offset", "-1", "--live", live, "-f", "<%s>").stdout
+    assert printed == "<1.0><[2]>"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"), [("%q", "%q"), ("50%", "%"), ("\\x", "\\x"), ("\\", "\\")]
+)
+def test_an_unknown_field_or_escape_is_named(template: str, reason: str, run: Any) -> None:
+    refused = run("read", "any", "--format", template, code=2).stderr
+    assert f"{reason} is not a" in refused
+    assert "give either" in run("read", "any", "--json", "--format", "%s", code=2).stderr
+
+
+def test_a_profile_is_a_server_with_its_token(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_URL")
+    run("profile", "add", "prod", "--url", "https://streams.example", "--token", 'a"\\\u20ac\n')
+    run("profile", "add", "dev", "--url", "http://localhost:1")
+    assert configured(None, None) == ("https://streams.example", 'a"\\\u20ac\n')
+    assert (tmp_path / "headrace/profiles/prod.toml").stat().st_mode & 0o77 == 0
+    listed = run("profile", "ls").stdout
+    assert listed == "dev\thttp://localhost:1\tno\tno\nprod\thttps://streams.example\tyes\tyes\n"
+    run("profile", "use", "dev")
+    assert configured(None, None) == ("http://localhost:1", None)
+    monkeypatch.setenv("HEADRACE_PROFILE", "prod")
+    assert configured(None, None)[0] == "https://streams.example"
+    monkeypatch.delenv("HEADRACE_PROFILE")
+    run("profile", "delete", "dev")
+    assert configured(None, None) == ("http://localhost:4437", None)
+
+
+def test_a_profile_before_the_verb_overrides_the_environment(
+    run: Any, server: ServerProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("profile", "add", "here", "--url", server.url)
+    monkeypatch.setenv("HEADRACE_URL", "http://127.0.0.1:9")
+    run("--profile", "here", "create", name)
+    assert "profiles: here" in run("--profile", "there", "head", name, code=2).stderr
+    assert "not a name of a profile" in run("--profile", "../x", "head", name, code=2).stderr
+
+
+@pytest.mark.parametrize("kept_in", ["profile", "file"])
+def test_a_stored_token_goes_to_its_own_server_only(
+    kept_in: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_URL")
+    if kept_in == "profile":
+        run("profile", "add", "prod", "--url", "https://streams.example", "--token", "secret")
+    else:
+        (tmp_path / "headrace").mkdir()
+        stored = 'url = "https://streams.example"\ntoken = "secret"\n'
+        (tmp_path / "headrace" / "client.toml").write_text(stored)
+    assert configured("https://Streams.example/below", None)[1] == "secret"
+    for elsewhere in ("http://streams.example", "https://streams.example.evil", "https://a:1"):
+        assert configured(elsewhere, None) == (elsewhere, None)
+    assert configured("https://a:1", "given") == ("https://a:1", "given")
 
 
 def test_no_server_is_a_failure_that_names_it(
@@ -460,17 +578,15 @@ def test_no_server_is_a_failure_that_names_it(
 def test_url_and_token_come_from_flag_environment_or_file(
     run: Any, server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.cli import remote
-
     file = tmp_path / "headrace" / "client.toml"
     file.parent.mkdir()
     file.write_text('url = "http://file"\ntoken = "from-file"\n')
     monkeypatch.delenv("HEADRACE_URL")
-    assert remote.configured(None, None) == ("http://file", "from-file")
+    assert configured(None, None) == ("http://file", "from-file")
     monkeypatch.setenv("HEADRACE_URL", "http://env")
     monkeypatch.setenv("HEADRACE_TOKEN", "from-env")
-    assert remote.configured(None, None) == ("http://env", "from-env")
-    assert remote.configured("http://flag", "f") == ("http://flag", "f")
+    assert configured(None, None) == ("http://env", "from-env")
+    assert configured("http://flag", "f") == ("http://flag", "f")
     file.write_text("urll = 1")
     assert "urll" in run("head", "x", code=2).stderr
     file.write_text("not toml")

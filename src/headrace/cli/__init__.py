@@ -13,7 +13,7 @@ from headrace.cli.before_verb import before_verb
 from headrace.cli.build import version_line
 
 _STREAMS = "create append read tail head close delete fork ls bootstrap bucket snapshot subscribe"
-_SERVER = "serve config verify export import token shapes bench stack pipeline"
+_SERVER = "profile serve config verify export import token shapes bench stack pipeline"
 _PANELS = dict.fromkeys(_STREAMS.split(), "Streams") | dict.fromkeys(_SERVER.split(), "Server")
 _FILES = {"import": "import_"}  # a word of Python's own
 
@@ -57,9 +57,13 @@ def _headrace(
     token: Annotated[
         str | None, typer.Option("--token", metavar="TOKEN", help="Bearer token, for every verb.")
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="Server and token of `headrace profile`."),
+    ] = None,
 ) -> None:
     # Set at every run, so that a second one in this process does not inherit them.
-    before_verb.url, before_verb.token = url, token
+    before_verb.url, before_verb.token, before_verb.profile = url, token, profile
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class BeforeVerb:
     url: str | None = None
     token: str | None = None
+    profile: str | None = None
 
 
 before_verb = BeforeVerb()

@@ -2,87 +2,56 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.cli.message_format import Format, one_line
 from headrace.protocol.headers import is_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from headrace.client import Chunk, Event, Reader
-
-T = TypeVar("T")
+    from headrace.client import Reader
 
 _BAR_BYTES_MIN = 8 * 1024 * 1024  # shorter reads are over before a bar is of use
 
 
 class Output:
-    """Writes chunks or events; `content_type` is what an event stream does not say."""
+    """Writes chunks or messages; `content_type` is what an event stream does not say."""
 
     def __init__(self, content_type: str | None = None) -> None:
         self._content_type = content_type
         self._written = 0
         self._bar: Progress | None = None
 
-    def all(self, reader: Reader, *, as_events: bool, flush: bool = False) -> None:
+    def chunks(self, reader: Reader, *, flush: bool = False) -> None:
         """Everything that the reader brings; with `flush`, each part at once."""
-        if as_events:
-            self._each(reader.events(), self.event, flush)
-        else:
-            self._each(reader, self.chunk, flush)
-
-    def first(self, reader: Reader, count: int, *, as_events: bool) -> None:
-        """The first messages that the reader brings; an append is one, but in a JSON stream."""
-        for event in islice(reader.events(), count):
-            if as_events:
-                self.event(event)
-            elif isinstance(event.value, bytes):
-                sys.stdout.buffer.write(event.value)
+        for chunk in reader:
+            content_type = chunk.content_type or self._content_type
+            if is_json(content_type or ""):
+                raw = msgspec.json.decode(chunk.data, type=list[msgspec.Raw]) if chunk.data else []
+                self._write(b"".join(one_line(bytes(message)) for message in raw))
             else:
-                sys.stdout.buffer.write(msgspec.json.encode(event.value) + b"\n")
-
-    def _each(self, parts: Iterable[T], write: Callable[[T], None], flush: bool) -> None:
-        for part in parts:
-            write(part)
+                self._write(chunk.data)
             if flush:
                 sys.stdout.flush()
 
-    def chunk(self, chunk: Chunk) -> None:
-        content_type = chunk.content_type or self._content_type
-        if is_json(content_type or ""):
-            self._lines(chunk)
-        else:
-            sys.stdout.buffer.write(chunk.data)
-        self._progress(len(chunk.data))
+    def messages(
+        self, reader: Reader, format: Format, *, count: int | None = None, flush: bool = False
+    ) -> None:
+        """The reader's messages, or the first `count`, each by `format`."""
+        for event in islice(reader.events(raw=True), count):
+            self._write(format(event))
+            if flush:
+                sys.stdout.flush()
 
-    def _lines(self, chunk: Chunk) -> None:
-        raw = msgspec.json.decode(chunk.data, type=list[msgspec.Raw]) if chunk.data else []
-        # As they were sent: a number keeps its spelling. A line end inside would split a message.
-        for message in raw:
-            sys.stdout.buffer.write(
-                bytes(message).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
-            )
-
-    def event(self, event: Event[Any]) -> None:
-        value = event.value
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "backslashreplace")
-        members = {
-            "offset": event.offset,
-            "index": event.index,
-            "next_offset": event.next_offset,
-            "value": value,
-        }
-        line = json.dumps(members, ensure_ascii=False).encode() + b"\n"
-        sys.stdout.buffer.write(line)
-        self._progress(len(line))
+    def _write(self, data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+        self._progress(len(data))
 
     def _progress(self, count: int) -> None:
         self._written += count

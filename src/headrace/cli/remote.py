@@ -1,22 +1,16 @@
-"""What the verbs that talk to a server share: how to reach it, and how its errors are said.
-
-The URL and the token come from a flag, else the environment (HEADRACE_URL, HEADRACE_TOKEN), else
-a file (HEADRACE_CLIENT_CONFIG, or headrace/client.toml in the user's configuration directory).
-"""
+"""What the verbs that talk to a server share: a client of it, and how its errors are said."""
 
 from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.before_verb import before_verb
+from headrace.cli.client_config import SCHEMES, configured
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.cli.sentences import sentence
 from headrace.errors import (
@@ -30,9 +24,6 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.client import Client
 
-DEFAULT_URL = "http://localhost:4437"
-SCHEMES = ("http://", "https://")
-KNOWN = ("url", "token")
 RETRIES_MAX = 5  # about three seconds
 STEADFAST_RETRIES_MAX = 12  # about a minute: what is under way outlasts a restart of the server
 
@@ -98,30 +89,3 @@ def check_in_bucket(stream: str) -> None:
     """End the command if this names a stream outside of buckets, which has no snapshots."""
     if not stream.startswith(("/", *SCHEMES)):
         fail(f"Only a stream in a bucket has snapshots: /bucket/{stream}, say.", EXIT_REFUSED)
-
-
-def configured(url: str | None, token: str | None) -> tuple[str, str | None]:
-    """The URL and the token in force."""
-    stored = _stored()
-    where = url or before_verb.url or os.environ.get("HEADRACE_URL") or stored.get("url")
-    where = where or DEFAULT_URL
-    bearer = token or before_verb.token or os.environ.get("HEADRACE_TOKEN")
-    if not where.startswith(SCHEMES):
-        fail(f"{where!r} is not the URL of a server; http://localhost:4437 is one.", EXIT_REFUSED)
-    return where, bearer or stored.get("token")
-
-
-def _stored() -> dict[str, str]:
-    named = os.environ.get("HEADRACE_CLIENT_CONFIG")
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = Path(named) if named else home / "headrace" / "client.toml"
-    if named is None and not path.is_file():
-        return {}
-    try:
-        stored = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        fail(f"{path} cannot be read: {error}", EXIT_REFUSED)
-    for name, value in stored.items():
-        if name not in KNOWN or not isinstance(value, str):
-            fail(f"{path} may hold url and token, both texts; {name} is neither.", EXIT_REFUSED)
-    return stored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,17 @@ from headrace.cli.remote import (
     addition,
     connected,
 )
+from headrace.protocol.offsets import BEGINNING, parse_token
+
+if TYPE_CHECKING:
+    from headrace.client import Tail
 
 app = typer.Typer(
     name="subscribe", help="Subscriptions: get notified when streams change.", no_args_is_help=True
 )
 
 COLUMNS = ("subscription", "type", "status", "pattern", "streams", "generation")
+LAG_COLUMNS = ("stream", "acked_offset", "tail_offset", "messages", "bytes")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the subscription.")]
 
@@ -88,6 +93,30 @@ def show_(
     """Show a subscription and how far its streams are acknowledged, as JSON."""
     with connected(url, token) as client:
         typer.echo(json.dumps(client.subscription(id).info()))
+
+
+@app.command()
+def lag(
+    id: IdArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Show for each stream how many messages and bytes are not acknowledged yet."""
+    with connected(url, token) as client:
+        links = client.subscription(id).info()["streams"]
+        with addition("subscribe lag"):
+            tails = client.tails(*(link["path"] for link in links)) if links else []
+    acked = {link["path"]: link["acked_offset"] for link in links}
+    rows = [_lag_row(acked[tail.stream], tail) for tail in tails if tail.problem is None]
+    show.table(LAG_COLUMNS, rows, as_json=as_json)
+
+
+def _lag_row(acked: str, tail: Tail) -> tuple[object, ...]:
+    earliest, end = parse_token(tail.earliest_offset), parse_token(tail.next_offset)
+    # What was trimmed before it was acknowledged can no longer be read.
+    start = earliest if acked == BEGINNING else max(earliest, parse_token(acked))
+    return tail.stream, acked, end.token(), end.messages - start.messages, end.bytes - start.bytes
 
 
 @app.command()

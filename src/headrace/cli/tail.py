@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli import show
 from headrace.cli.output import Output
-from headrace.cli.read import EventsOption, OffsetOption
+from headrace.cli.read import EventsOption, FormatOption, OffsetOption, message_format
 from headrace.cli.remote import (
     StreamArgument,
     TokenOption,
@@ -17,6 +17,7 @@ from headrace.cli.remote import (
     connected,
     connected_with,
 )
+from headrace.protocol.headers import is_json
 
 MODES = ("auto", "sse", "long-poll")
 
@@ -32,6 +33,7 @@ def tail(
         str, typer.Option("--live", help="auto, sse or long-poll.", metavar="MODE")
     ] = "auto",
     as_events: EventsOption = False,
+    layout: FormatOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -40,6 +42,7 @@ def tail(
         raise typer.BadParameter("auto, sse or long-poll", param_hint="--live")
     if count is not None and offset != "now":
         raise typer.BadParameter("give either --offset or --count", param_hint="--count")
+    by_message = message_format(stream, as_events=as_events, layout=layout)
     mode: Any = live
     with connected(url, token) as client:
         # A stream or a server that is not there is an error now, not something to wait for.
@@ -50,5 +53,9 @@ def tail(
     with connected_with(url, token, None) as client:
         reader = client.stream(stream).read(offset, live=mode)
         with Output(content_type) as output:
-            output.all(reader, as_events=as_events, flush=True)
+            if by_message is None:
+                output.chunks(reader, flush=True)
+            else:
+                format = by_message(json_stream=is_json(content_type))
+                output.messages(reader, format, flush=True)
         show.note(f"{stream} is closed")

@@ -275,9 +275,9 @@ class AsyncReader(ReaderPosition):
             for item in batch.items:
                 yield item
 
-    async def events(self) -> AsyncIterator[Event[Any]]:
-        """Messages one by one with their place; see `Event`."""
-        view = EventView.of(self._reading)
+    async def events(self, *, raw: bool = False) -> AsyncIterator[Event[Any]]:
+        """Messages one by one with their place; see `Event`. With `raw`, as the bytes sent."""
+        view = EventView.of(self._reading, raw=raw)
         async for chunk in self:
             for event in view.feed(chunk):
                 yield event

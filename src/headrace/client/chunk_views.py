@@ -61,6 +61,17 @@ def parse_json(url: str, data: bytes) -> list[Any]:
     return items
 
 
+def split_json(url: str, data: bytes) -> list[bytes]:
+    """The messages of a JSON body, each as it was sent."""
+    if not data:
+        return []
+    try:
+        items = msgspec.json.decode(data, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadAnswer(url, f"it is not a JSON array of messages: {error}") from None
+    return [bytes(item) for item in items]
+
+
 def batch_of(url: str, chunk: Chunk) -> Batch[Any]:
     items = parse_json(url, chunk.data)
     return Batch(items, chunk.offset, chunk.next_offset, chunk.up_to_date, chunk.closed)
@@ -80,18 +91,21 @@ class EventView:
     """Messages one by one, each with its place.
 
     Of a stream that is not JSON, what an answer brought is one, unless the answer was framed.
+    With `raw`, values are the bytes that were appended: JSON is not parsed, so that numbers, keys
+    and spaces stay as they were sent.
     """
 
-    def __init__(self, url: str, skip: int = 0) -> None:
+    def __init__(self, url: str, skip: int = 0, *, raw: bool = False) -> None:
         self._url = url
         self._skip = skip
+        self._raw = raw
         self._knows_frames = False
         self._before = 0
 
     @staticmethod
-    def of(reading: Reading) -> EventView:
+    def of(reading: Reading, *, raw: bool = False) -> EventView:
         reading.framed = True
-        return EventView(reading.url, reading.skip)
+        return EventView(reading.url, reading.skip, raw=raw)
 
     def feed(self, chunk: Chunk) -> Iterator[Event[Any]]:
         for event in self._events(chunk):
@@ -120,7 +134,8 @@ class EventView:
 
     def _values(self, chunk: Chunk) -> list[Any]:
         if is_json(chunk.content_type or ""):
-            return parse_json(self._url, chunk.data)
+            parse = split_json if self._raw else parse_json
+            return parse(self._url, chunk.data)
         if chunk.frame is None:
             return [chunk.data]
         marks = list(accumulate(strides(chunk.frame), initial=0))

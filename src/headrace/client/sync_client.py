@@ -269,9 +269,9 @@ class Reader(ReaderPosition):
             for item in batch.items:
                 yield item
 
-    def events(self) -> Iterator[Event[Any]]:
-        """Messages one by one with their place; see `Event`."""
-        view = EventView.of(self._reading)
+    def events(self, *, raw: bool = False) -> Iterator[Event[Any]]:
+        """Messages one by one with their place; see `Event`. With `raw`, as the bytes sent."""
+        view = EventView.of(self._reading, raw=raw)
         for chunk in self:
             for event in view.feed(chunk):
                 yield event
