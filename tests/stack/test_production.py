@@ -112,7 +112,7 @@ def _status(client: httpx.Client, path: str) -> int:
         (["--jwks-uri", "ftp://x/y", "--issuer", "i", "--audience", "a"], "is not an http"),
         (["--listen", "8080"], "is not an address and a port"),
         (["--listen", "host:99999"], "is not an address and a port"),
-        (["--admin", "127.0.0.1:9901"], "the admin API is a unix socket"),
+        (["--admin", "127.0.0.1:9901"], "the admin API is a Unix socket"),
         (["--admin", "/" + "x" * 200], "of at most 107 bytes"),
     ],
 )
