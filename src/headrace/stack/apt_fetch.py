@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 DOWNLOAD_SECS = 120
 logger = logging.getLogger(__name__)
@@ -24,20 +25,29 @@ def unpacked(packages: Sequence[str], directory: Path) -> Path | None:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         logger.warning("no apt-get and dpkg here: %s cannot be fetched", packages[0])
         return None
-    archives = directory / "packages"
-    archives.mkdir(parents=True, exist_ok=True)
-    partial = directory / "root.tmp"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        _run("apt-get", "-o", "APT::Sandbox::User=", "download", *packages, cwd=archives)
-        for archive in archives.glob("*.deb"):
-            _run("dpkg", "-x", str(archive), str(partial), cwd=archives)
-        partial.rename(root)
-    except (OSError, subprocess.SubprocessError) as error:
-        logger.warning("%s cannot be fetched: %s", packages[0], error)
-        return None
-    shutil.rmtree(archives, ignore_errors=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    # A directory for each call: two processes may fetch the same packages at the same time.
+    with TemporaryDirectory(dir=directory, prefix="fetch-", ignore_cleanup_errors=True) as name:
+        archives, partial = Path(name, "packages"), Path(name, "root")
+        archives.mkdir()
+        try:
+            _run("apt-get", "-o", "APT::Sandbox::User=", "download", *packages, cwd=archives)
+            for archive in archives.glob("*.deb"):
+                _run("dpkg", "-x", str(archive), str(partial), cwd=archives)
+            _move(partial, root)
+        except (OSError, subprocess.SubprocessError) as error:
+            logger.warning("%s cannot be fetched: %s", packages[0], error)
+            return None
     return root
+
+
+def _move(partial: Path, root: Path) -> None:
+    """Rename, unless another process was faster: its files are the same."""
+    try:
+        partial.rename(root)
+    except OSError:
+        if not root.exists():
+            raise
 
 
 def _run(*command: str, cwd: Path) -> None:
