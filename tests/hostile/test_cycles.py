@@ -7,6 +7,7 @@ stream or wake is a leak that a client can drive.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from tests.hostile.attacks import JSON_TYPE, ROOT, TEXT_TYPE
 from tests.hostile.cyclic_server import CyclicServer
 from tests.http.helpers import await_readers
 from tests.subscriptions.api import Api
-from tests.subscriptions.receiver import Receiver
+from tests.subscriptions.receiver import ACCEPTED, Receiver, Reply, Webhook
 
 TIMES = 12  # as often is each done: what is left behind each time is found as often
 MIB = 1024 * 1024
@@ -254,6 +255,25 @@ def webhooks(ground: Ground) -> None:
             ground.api.delete(id)
 
 
+def webhooks_broken_off(ground: Ground) -> None:
+    """Each subscription is deleted while its receiver has not answered."""
+    ground.create("broken-off", content_type=JSON_TYPE)
+    deleted = threading.Event()
+
+    def reply(_: Webhook) -> Reply:
+        deleted.wait()
+        return ACCEPTED
+
+    with Receiver(reply) as receiver:
+        for _ in range(TIMES):
+            deleted.clear()
+            id = ground.api.webhook(receiver.url, streams=["broken-off"])
+            ground.api.append("broken-off", 1)
+            receiver.next()
+            ground.api.delete(id)
+            deleted.set()
+
+
 OPERATIONS: dict[str, Callable[[Ground], None]] = {
     name.__name__.replace("_", "-"): name
     for name in (
@@ -272,6 +292,7 @@ OPERATIONS: dict[str, Callable[[Ground], None]] = {
         buckets,
         pull_wakes,
         webhooks,
+        webhooks_broken_off,
     )
 }
 

@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -212,8 +213,13 @@ class Deliveries(Generic[K]):
         self._finish(key, outgoing, result)
 
     def _ended(
-        self, key: K, name: str, repeat: bool, was_proven: bool, _: asyncio.Task[None]
+        self, key: K, name: str, repeat: bool, was_proven: bool, task: asyncio.Task[None]
     ) -> None:
+        if task.cancelled():
+            # Until it is asked for, the task keeps the exception, and that its frames, and they
+            # the task: a cycle that only the garbage collector could free.
+            with suppress(asyncio.CancelledError):
+                task.exception()
         self._hosts[name].active -= 1
         self._active_repeats -= repeat
         self._active_unproven -= not was_proven
