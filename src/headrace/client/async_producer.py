@@ -110,8 +110,9 @@ class AsyncProducer:
             return None
         async with self._change:
             self._wake()
-            await self._change.wait_for(lambda: last.result or self._queue.error)
-        if last.result is None:
+            queue = self._queue
+            await self._change.wait_for(lambda: queue.is_through(last) or queue.error)
+        if not queue.is_through(last):
             self._raise_failure()
         return last.result
 

@@ -280,6 +280,21 @@ class SendQueue:
         )
         return [message for batch in batches for message in batch.messages] + self._open
 
+    def is_through(self, batch: Batch) -> bool:
+        """Whether this batch and everything before it was accepted.
+
+        Its own answer does not say so: the answers to those before it may still be under way.
+        """
+        if batch.result is None:
+            return False
+        assert batch.stamp is not None, "an accepted batch has a stamp"
+        own = batch.stamp[1:]
+        # A failed batch has gone back to the sealed ones, with its stamp.
+        return all(
+            other.stamp is None or other.stamp[1:] > own
+            for other in (*self._in_flight, *self._sealed)
+        )
+
     def is_first(self, batch: Batch) -> bool:
         """Whether nothing before this batch is still unheard of."""
         return self._in_flight[0] is batch

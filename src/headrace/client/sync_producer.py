@@ -88,8 +88,9 @@ class Producer:
         if last is None:
             return None
         self._wake()
-        self._change.wait_for(lambda: last.result or self._queue.error, timeout_secs)
-        if last.result is None:
+        queue = self._queue
+        self._change.wait_for(lambda: queue.is_through(last) or queue.error, timeout_secs)
+        if not queue.is_through(last):
             self._raise_failure()
             raise TimeoutError("not everything was accepted in time")
         return last.result
