@@ -35,10 +35,12 @@ class SteadyClock:
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
-        self._began_ms = clock.now_ms() - int(clock.monotonic() * 1000)
+        # Rounded once, in `now_ms`: rounded here as well, it would be a millisecond ahead of the
+        # wall clock at times, and a lease of a minute would seem to last longer.
+        self._began_ms = clock.now_ms() - clock.monotonic() * 1000
 
     def now_ms(self) -> int:
-        return self._began_ms + int(self._monotonic() * 1000)
+        return int(self._began_ms + self._monotonic() * 1000)
 
 
 class SystemClock:
