@@ -148,15 +148,22 @@ class StreamMetadata:
         }
 
     def _expires_at_ms(self, stream: Stream) -> int | None:
-        """By the clock that people read, as it stands now."""
-        now, state = self._engine.now(), stream.state
+        """As a time of day."""
+        state = stream.state
         lifetime = state.config.lifetime
         deadline_ms = lifetime.deadline_ms(state.touched_ms)
         if deadline_ms is None or lifetime.ttl_secs is None:
             return deadline_ms
-        # Whole seconds: the two clocks are not read in the same instant, and who looks twice is
-        # not to see a deadline move.
-        return deadline_ms + round((now.wall_ms - now.steady_ms) / 1000) * 1000
+        return deadline_ms + self._wall_ahead_ms()
+
+    def _wall_ahead_ms(self) -> int:
+        """What to add to a time of the steady clock for the time of day, as the clocks stand now.
+
+        In whole seconds: the two clocks are not read in the same instant, and a deadline must not
+        seem to move between two looks at it.
+        """
+        now = self._engine.now()
+        return round((now.wall_ms - now.steady_ms) / 1000) * 1000
 
     def _one(self, stream: Stream) -> Document:
         state = stream.state
@@ -170,7 +177,10 @@ class StreamMetadata:
             "producers": _producers(known, stream.visible),
             "forks": [_fork(fork) for fork in islice(self._forks.of(stream), LISTED_MAX)],
             "subscription_count": len(members),
-            "subscriptions": [_subscription(m, state.name) for m in members[:LISTED_MAX]],
+            "subscriptions": [
+                _subscription(member, state.name, self._wall_ahead_ms())
+                for member in members[:LISTED_MAX]
+            ],
         }
 
 
@@ -303,10 +313,11 @@ def _fork(fork: Stream) -> Document:
     }
 
 
-def _subscription(follower: Follower, name: str) -> Document:
+def _subscription(follower: Follower, name: str, wall_ahead_ms: int) -> Document:
     subscription = follower.subscription
     link, delivery = subscription.links[name], subscription.delivery
     wake = delivery.wake
+    lease_until_ms = wake.lease_until_ms if wake else None
     return {
         "id": subscription.id,
         "type": subscription.config.kind,
@@ -315,5 +326,5 @@ def _subscription(follower: Follower, name: str) -> Document:
         "has_pending": link.is_pending,
         "generation": delivery.generation,
         "holder": wake.holder if wake else None,
-        "lease_until_ms": wake.lease_until_ms if wake else None,
+        "lease_until_ms": None if lease_until_ms is None else lease_until_ms + wall_ahead_ms,
     }
