@@ -548,6 +548,17 @@ def test_a_profile_before_the_verb_overrides_the_environment(
     assert "not a name of a profile" in run("--profile", "../x", "head", name, code=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "code"), [("--url http://a:1 profile ls", 0), ("--profile ../x ls", 2)]
+)
+def test_options_before_the_verb_end_with_the_command(
+    line: str, code: int, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(*line.split(), code=code)
+    monkeypatch.setenv("HEADRACE_URL", "http://b:1")
+    assert configured(None, None) == ("http://b:1", None)
+
+
 @pytest.mark.parametrize("kept_in", ["profile", "file"])
 def test_a_stored_token_goes_to_its_own_server_only(
     kept_in: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def _headrace(
+    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -62,8 +63,9 @@ def _headrace(
         typer.Option("--profile", metavar="NAME", help="Server and token of `headrace profile`."),
     ] = None,
 ) -> None:
-    # Set at every run, so that a second one in this process does not inherit them.
     before_verb.url, before_verb.token, before_verb.profile = url, token, profile
+    # They hold for this command only, not for whatever else the process does afterwards.
+    ctx.call_on_close(before_verb.clear)
 
 
 def main() -> None:

@@ -11,5 +11,8 @@ class BeforeVerb:
     token: str | None = None
     profile: str | None = None
 
+    def clear(self) -> None:
+        self.url = self.token = self.profile = None
+
 
 before_verb = BeforeVerb()
