@@ -11,11 +11,11 @@ from pathlib import Path
 
 import httpx
 
-from headrace.testing.oracle import Fate, Fates, Oracle
+from headrace.testing.delivery_checker import DeliveryChecker, Existence, LifecycleChecker
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import catch_up
 from headrace.testing.waiting import eventually
-from headrace.testing.writers import Churner, Client, Producer, Writer
+from headrace.testing.writers import Client, LifecycleClient, Producer, Writer
 
 ROOT = "/v1/stream"
 STREAMS = [f"{ROOT}/fire/{number}" for number in range(4)]
@@ -39,8 +39,8 @@ class Campaign:
     env: dict[str, str]
     directory: Path
     seed: int = 1
-    oracles: dict[str, Oracle] = field(default_factory=dict)
-    fates: Fates = field(default_factory=Fates)
+    checkers: dict[str, DeliveryChecker] = field(default_factory=dict)
+    lifecycles: LifecycleChecker = field(default_factory=LifecycleChecker)
     repeats: int = 0
     lives: int = 0
 
@@ -48,11 +48,11 @@ class Campaign:
         self._random = random.Random(self.seed)
         self._numbers: dict[str, int] = {}
         self._churned = [count() for _ in range(CHURNERS)]
-        self.oracles = {path: Oracle() for path in STREAMS}
+        self.checkers = {path: DeliveryChecker() for path in STREAMS}
 
     @property
     def acknowledged(self) -> int:
-        return sum(len(oracle.acknowledged) for oracle in self.oracles.values())
+        return sum(len(checker.acknowledged) for checker in self.checkers.values())
 
     def start(self) -> ServerProcess:
         server = ServerProcess(self.env, cwd=str(self.directory))
@@ -83,15 +83,17 @@ class Campaign:
     def _clients(self, port: int) -> list[Client]:
         clients: list[Client] = []
         for number, path in enumerate(STREAMS):
-            oracle = self.oracles[path]
+            checker = self.checkers[path]
             for index in range(WRITERS_PER_STREAM):
                 name = f"w{number}.{index}"
-                clients.append(Writer(port, path, name, self._numbers.get(name, 0), oracle))
+                clients.append(Writer(port, path, name, self._numbers.get(name, 0), checker))
             for index in range(PRODUCERS_PER_STREAM):
                 name = f"p{number}.{index}"
-                clients.append(Producer(port, path, name, self._numbers.get(name, 0), oracle))
+                clients.append(Producer(port, path, name, self._numbers.get(name, 0), checker))
         for index, numbers in enumerate(self._churned):
-            clients.append(Churner(port, f"{ROOT}/churn", f"c{index}", numbers, self.fates))
+            clients.append(
+                LifecycleClient(port, f"{ROOT}/churn", f"c{index}", numbers, self.lifecycles)
+            )
         return clients
 
     def _note(self, client: Client) -> None:
@@ -109,7 +111,7 @@ class Campaign:
             with httpx.Client(base_url=server.url, timeout=DEADLINE_SECS) as client:
                 return Evidence(
                     {path: read_lines(client, path) for path in STREAMS},
-                    {path: fate_of(client, path) for path in self.fates.paths()},
+                    {path: existence_of(client, path) for path in self.lifecycles.paths()},
                     registered(client),
                 )
         finally:
@@ -118,10 +120,10 @@ class Campaign:
     def violations(self, evidence: Evidence) -> list[str]:
         found = [
             f"{path}: {sentence}"
-            for path, oracle in self.oracles.items()
-            for sentence in oracle.violations(evidence.lines[path])
+            for path, checker in self.checkers.items()
+            for sentence in checker.violations(evidence.lines[path])
         ]
-        return found + self.fates.violations(evidence.fates)
+        return found + self.lifecycles.violations(evidence.lifecycles)
 
 
 @dataclass
@@ -129,7 +131,7 @@ class Evidence:
     """What a server holds after its lives."""
 
     lines: dict[str, list[str]]
-    fates: dict[str, Fate]
+    lifecycles: dict[str, Existence]
     registered: set[str]
 
 
@@ -139,12 +141,12 @@ def read_lines(client: httpx.Client, path: str) -> list[str]:
     return b"".join(answer.content for answer in catch_up(client, path)).decode().splitlines()
 
 
-def fate_of(client: httpx.Client, path: str) -> Fate:
+def existence_of(client: httpx.Client, path: str) -> Existence:
     answer = client.head(path)
     if answer.status_code == 404:
-        return Fate.ABSENT
+        return Existence.ABSENT
     assert answer.status_code == 200, answer
-    return Fate.CLOSED if "stream-closed" in answer.headers else Fate.OPEN
+    return Existence.CLOSED if "stream-closed" in answer.headers else Existence.OPEN
 
 
 def registered(client: httpx.Client) -> set[str]:

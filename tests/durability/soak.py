@@ -183,7 +183,7 @@ def _cut(disk: PowerCutDisk, server: ServerProcess) -> None:
 def _told(campaign: Campaign, ends: str) -> str:
     return (
         f"{campaign.lives:,} {ends}, {campaign.acknowledged:,} appends and "
-        f"{campaign.fates.confirmed:,} creates, closes and deletes acknowledged"
+        f"{campaign.lifecycles.confirmed:,} creates, closes and deletes acknowledged"
     )
 
 
@@ -245,7 +245,7 @@ def live(soak: Soak, directory: Path) -> None:
             one.live(kill)
             lives += 1
         stored = one.finish()
-        wrong = one.oracle.violations(stored.splitlines())
+        wrong = one.checker.violations(stored.splitlines())
         wrong += [
             f"a follower saw {len(follower.text)} of {len(stored)} bytes, or others"
             for follower in one.followers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.oracle import Fate, Fates, Oracle
+from headrace.testing.delivery_checker import DeliveryChecker, Existence, LifecycleChecker
 from headrace.testing.server_process import ServerProcess
 from tests.durability.campaign import STREAMS, Campaign, Evidence, mutant
 from tests.durability.modes import DURABLE_MODES, KEPT_MODES, settings
@@ -38,7 +38,7 @@ def fought(
     evidence = campaign.examine()
     print(
         f"{request.param}: {campaign.lives} kills, {campaign.acknowledged} appends and "
-        f"{campaign.fates.confirmed} creates, closes and deletes acknowledged, "
+        f"{campaign.lifecycles.confirmed} creates, closes and deletes acknowledged, "
         f"{campaign.repeats} producer repeats, "
         f"{len(campaign.violations(evidence))} violations"
     )
@@ -50,8 +50,8 @@ def test_every_acknowledged_append_is_there_once_and_in_order(
     fought: tuple[Campaign, Evidence], path: str
 ) -> None:
     campaign, evidence = fought
-    assert len(campaign.oracles[path].acknowledged) > campaign.lives
-    assert campaign.oracles[path].violations(evidence.lines[path]) == []
+    assert len(campaign.checkers[path].acknowledged) > campaign.lives
+    assert campaign.checkers[path].violations(evidence.lines[path]) == []
 
 
 @pytest.mark.parametrize("path", STREAMS)
@@ -68,13 +68,15 @@ def test_creates_closes_and_deletes_are_as_acknowledged(
     fought: tuple[Campaign, Evidence],
 ) -> None:
     campaign, evidence = fought
-    assert set(evidence.fates.values()) == set(Fate)
-    assert campaign.fates.violations(evidence.fates) == []
+    assert set(evidence.lifecycles.values()) == set(Existence)
+    assert campaign.lifecycles.violations(evidence.lifecycles) == []
 
 
 def test_the_registry_names_the_streams_that_exist(fought: tuple[Campaign, Evidence]) -> None:
     _, evidence = fought
-    existing = {path for path, fate in evidence.fates.items() if fate is not Fate.ABSENT}
+    existing = {
+        path for path, existence in evidence.lifecycles.items() if existence is not Existence.ABSENT
+    }
     assert evidence.registered == existing | set(STREAMS)
 
 
@@ -90,18 +92,22 @@ def test_a_server_that_acknowledges_early_is_caught(mode: str, tmp_path: Path) -
 
 
 def test_the_oracle_names_what_should_not_be() -> None:
-    oracle = Oracle({"a:0", "a:1"}, {"a:2"}, {"a:3"})
-    assert oracle.violations(["a:0", "a:1", "a:3"]) == []
-    assert oracle.violations(["a:1"]) == ["acknowledged but lost: a:0"]
-    assert "out of order: a:0" in oracle.violations(["a:1", "a:0"])
-    assert "refused but present: a:2" in oracle.violations(["a:0", "a:1", "a:2"])
-    assert "present 2 times: a:1" in oracle.violations(["a:0", "a:1", "a:1"])
-    assert "never sent: b:0" in oracle.violations(["a:0", "a:1", "b:0"])
+    checker = DeliveryChecker({"a:0", "a:1"}, {"a:2"}, {"a:3"})
+    assert checker.violations(["a:0", "a:1", "a:3"]) == []
+    assert checker.violations(["a:1"]) == ["acknowledged but lost: a:0"]
+    assert "out of order: a:0" in checker.violations(["a:1", "a:0"])
+    assert "refused but present: a:2" in checker.violations(["a:0", "a:1", "a:2"])
+    assert "present 2 times: a:1" in checker.violations(["a:0", "a:1", "a:1"])
+    assert "never sent: b:0" in checker.violations(["a:0", "a:1", "b:0"])
 
 
-def test_a_fate_is_open_until_it_is_confirmed() -> None:
-    fates = Fates()
-    fates.attempt("s", Fate.OPEN)
-    assert fates.violations({"s": Fate.ABSENT}) == fates.violations({"s": Fate.OPEN}) == []
-    fates.confirm("s", Fate.OPEN)
-    assert fates.violations({"s": Fate.ABSENT}) == ["s is absent, and should be open"]
+def test_several_states_are_allowed_until_one_is_confirmed() -> None:
+    lifecycles = LifecycleChecker()
+    lifecycles.attempt("s", Existence.OPEN)
+    assert (
+        lifecycles.violations({"s": Existence.ABSENT})
+        == lifecycles.violations({"s": Existence.OPEN})
+        == []
+    )
+    lifecycles.confirm("s", Existence.OPEN)
+    assert lifecycles.violations({"s": Existence.ABSENT}) == ["s is absent, and should be open"]

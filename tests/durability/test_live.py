@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.oracle import Oracle
+from headrace.testing.delivery_checker import DeliveryChecker
 from headrace.testing.raw_http import EndOfConnection, RawConnection
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import catch_up
@@ -91,7 +91,7 @@ class Followed:
         self._directory = directory
         self._random = random.Random(7)
         self._numbers = dict.fromkeys((f"w{number}" for number in range(WRITERS)), 0)
-        self.oracle = Oracle()
+        self.checker = DeliveryChecker()
         self.followers: list[Follower] = []
 
     def live(self, end: Callable[[ServerProcess], None]) -> None:
@@ -101,13 +101,13 @@ class Followed:
             httpx.put(server.url + PATH, headers=TEXT)
         self._follow(server.port)
         writers = [
-            Writer(server.port, PATH, name, first, self.oracle)
+            Writer(server.port, PATH, name, first, self.checker)
             for name, first in self._numbers.items()
         ]
-        enough = len(self.oracle.acknowledged) + self._random.randrange(50, 700)
+        enough = len(self.checker.acknowledged) + self._random.randrange(50, 700)
         for writer in writers:
             writer.start()
-        eventually(lambda: len(self.oracle.acknowledged) >= enough, "writers are acknowledged")
+        eventually(lambda: len(self.checker.acknowledged) >= enough, "writers are acknowledged")
         end(server)
         for thread in [*writers, *self.followers]:
             thread.join(DEADLINE_SECS)
@@ -167,7 +167,7 @@ def followed(
 
 def test_every_follower_sees_exactly_what_is_stored(followed: tuple[Followed, str]) -> None:
     one, stored = followed
-    assert one.oracle.violations(stored.splitlines()) == []
+    assert one.checker.violations(stored.splitlines()) == []
     for follower in one.followers:
         assert follower.fault is None
         assert follower.ended

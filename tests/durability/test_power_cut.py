@@ -53,7 +53,7 @@ def test_what_was_acknowledged_survives_power_cuts(
             assert campaign.violations(campaign.examine()) == []
     print(
         f"{mode}: {campaign.lives} power cuts, {campaign.acknowledged} appends and "
-        f"{campaign.fates.confirmed} creates, closes and deletes acknowledged, 0 lost"
+        f"{campaign.lifecycles.confirmed} creates, closes and deletes acknowledged, 0 lost"
     )
     assert campaign.acknowledged > CYCLES
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.before_verb import before_verb
-from headrace.cli.build import version_line
+from headrace.cli.version import version_line
 
 _STREAMS = "create append read tail head close delete fork ls bootstrap bucket snapshot subscribe"
 _SERVER = "profile serve config verify export import token shapes bench stack pipeline"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.progress import input_bar
 from headrace.cli.remote import (
@@ -88,7 +88,7 @@ def append(
     if "" in (messages or ()):
         raise typer.BadParameter("an empty message cannot be appended", param_hint="messages")
     if not messages and not whole and sys.stdin.isatty():
-        show.note("one message per line; Ctrl-D ends")
+        printing.note("one message per line; Ctrl-D ends")
     with connected(url, token) as client:
         content_type = client.stream(stream).content_type
     with connected_with(url, token, STEADFAST_RETRIES_MAX) as client:
@@ -100,7 +100,7 @@ def append(
             _append_all(target, source, producer_id, epoch, close)
         tail = target.head().next_offset
     found = {"stream": stream, **source.amount(), "next_offset": tail, "closed": close}
-    show.facts(found, as_json=as_json)
+    printing.facts(found, as_json=as_json)
 
 
 class _Cut(Enum):

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import httptools
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.client_config import configured
 from headrace.cli.options import EXIT_FAILED, fail
 from headrace.cli.remote import JsonOption, TokenOption, UrlOption, connected
@@ -226,7 +226,7 @@ def bench(
         finally:
             for stream in made:
                 stream.delete()
-    show.facts(_summary(work, load, elapsed), as_json=as_json)
+    printing.facts(_summary(work, load, elapsed), as_json=as_json)
 
 
 def _connection(

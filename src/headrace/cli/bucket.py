@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import JsonOption, TokenOption, UrlOption, addition, connected
 from headrace.errors import MethodNotAllowed
@@ -33,7 +33,7 @@ def create(
         except MethodNotAllowed:
             fail(f"{bucket!r} is a name that the server uses itself. Choose another.", EXIT_REFUSED)
     told = {"bucket": bucket, "created": True}
-    show.done(f"the bucket {bucket} is created", told, as_json=as_json)
+    printing.done(f"the bucket {bucket} is created", told, as_json=as_json)
 
 
 @app.command()
@@ -45,7 +45,7 @@ def ls(
     """List the buckets with their number of streams (at most 10,000 buckets)."""
     with connected(url, token) as client, addition("bucket ls"):
         rows = [(bucket.bucket_id, bucket.streams) for bucket in client.buckets()]
-    show.table(("bucket", "streams"), rows, as_json=as_json)
+    printing.table(("bucket", "streams"), rows, as_json=as_json)
 
 
 @app.command(name="show")
@@ -58,7 +58,7 @@ def show_(
     """Show how many streams a bucket has."""
     with connected(url, token) as client:
         info = client.bucket(bucket).info()
-    show.facts({"bucket": info.bucket_id, "streams": info.streams}, as_json=as_json)
+    printing.facts({"bucket": info.bucket_id, "streams": info.streams}, as_json=as_json)
 
 
 @app.command()
@@ -72,4 +72,4 @@ def delete(
     with connected(url, token) as client:
         client.bucket(bucket).delete()
     told = {"bucket": bucket, "deleted": True}
-    show.done(f"the bucket {bucket} is deleted", told, as_json=as_json)
+    printing.done(f"the bucket {bucket} is deleted", told, as_json=as_json)

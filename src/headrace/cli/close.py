@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
 
 
@@ -23,4 +23,4 @@ def close(
     with connected(url, token) as client:
         closed = client.stream(stream).close(data)
     found = {"stream": stream, "closed": closed.closed, "next_offset": closed.next_offset}
-    show.facts(found, as_json=as_json)
+    printing.facts(found, as_json=as_json)

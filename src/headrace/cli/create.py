@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
 from headrace.protocol.headers import JSON
 
@@ -55,4 +55,4 @@ def say(stream: str, created: Created, as_json: bool) -> None:
         "next_offset": created.next_offset,
         "closed": created.closed,
     }
-    show.facts(found, as_json=as_json)
+    printing.facts(found, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
 from headrace.errors import StreamNotFound
@@ -28,4 +28,4 @@ def delete(
             client.stream(stream).delete()
         except StreamNotFound:
             fail(f"There is no stream {stream!r}: nothing was deleted.", EXIT_REFUSED)
-    show.done(f"{stream} is deleted", {"stream": stream, "deleted": True}, as_json=as_json)
+    printing.done(f"{stream} is deleted", {"stream": stream, "deleted": True}, as_json=as_json)

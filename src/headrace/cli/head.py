@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
 
 
@@ -24,4 +24,4 @@ def head(
         "expires_at": info.expires_at,
         "snapshot_offset": info.headers.get("stream-snapshot-offset"),
     }
-    show.facts(found, as_json=as_json)
+    printing.facts(found, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.remote import JsonOption, TokenOption, UrlOption, addition, connected
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def ls(
         if long:
             _show_long(client, bucket, prefix, as_json=as_json)
         elif bucket is not None:
-            show.table(COLUMNS, _in_bucket(client, bucket, prefix), as_json=as_json)
+            printing.table(COLUMNS, _in_bucket(client, bucket, prefix), as_json=as_json)
         else:
-            show.table(COLUMNS[:2], _registered(client, prefix), as_json=as_json)
+            printing.table(COLUMNS[:2], _registered(client, prefix), as_json=as_json)
 
 
 def _in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[tuple[object, ...]]:
@@ -67,7 +67,7 @@ def _show_long(client: Client, bucket: str | None, prefix: str, *, as_json: bool
     # A stream that was deleted since it was listed has no tail.
     known = [tail for tail in tails if tail.problem is None]
     columns = (*LONG_COLUMNS, "created_at_ms" if as_json else "age")
-    show.table(columns, (_long_row(t, folder, as_json) for t in known), as_json=as_json)
+    printing.table(columns, (_long_row(t, folder, as_json) for t in known), as_json=as_json)
 
 
 def _long_row(tail: Tail, folder: str, as_json: bool) -> tuple[object, ...]:

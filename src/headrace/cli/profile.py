@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import client_config, show
+from headrace.cli import client_config, printing
 from headrace.cli.client_config import Stored
 from headrace.cli.remote import JsonOption
 
@@ -42,7 +42,7 @@ def add(
     if is_first:
         client_config.use_profile(name)
     values = {"profile": name, "url": url, "current": client_config.current_profile() == name}
-    show.facts(values, as_json=as_json)
+    printing.facts(values, as_json=as_json)
 
 
 @app.command()
@@ -53,7 +53,7 @@ def use(
 ) -> None:
     """Use a profile in all further commands; without a name, use none."""
     client_config.use_profile(name)
-    show.note(f"commands use the profile {name}" if name else "commands use no profile")
+    printing.note(f"commands use the profile {name}" if name else "commands use no profile")
 
 
 @app.command()
@@ -64,7 +64,7 @@ def ls(as_json: JsonOption = False) -> None:
     for name in client_config.profile_names():
         stored = client_config.read_profile(name)
         rows.append((name, stored.url, stored.token is not None, name == current))
-    show.table(("profile", "url", "token", "current"), rows, as_json=as_json)
+    printing.table(("profile", "url", "token", "current"), rows, as_json=as_json)
 
 
 @app.command()
@@ -73,4 +73,4 @@ def delete(name: NameArgument) -> None:
     client_config.remove_profile(name)
     if client_config.current_profile() == name:
         client_config.use_profile(None)
-    show.note(f"the profile {name} is deleted")
+    printing.note(f"the profile {name} is deleted")

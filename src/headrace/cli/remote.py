@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.client_config import SCHEMES, configured
+from headrace.cli.error_text import error_text
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
-from headrace.cli.sentences import sentence
 from headrace.errors import (
     HeadraceError,
     MethodNotAllowed,
@@ -66,7 +66,7 @@ def connected_with(url: str | None, token: str | None, retries_max: int | None) 
         with Client(where, token=bearer, retry=retry) as client:
             yield client
     except HeadraceError as error:
-        fail(sentence(error), EXIT_REFUSED if isinstance(error, Refused) else EXIT_FAILED)
+        fail(error_text(error), EXIT_REFUSED if isinstance(error, Refused) else EXIT_FAILED)
     except BrokenPipeError:
         # The reader of our output has left, as `head` does. Python would complain on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

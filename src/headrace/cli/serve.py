@@ -14,7 +14,6 @@ from typing import Protocol
 import typer
 
 from headrace import __version__, logs
-from headrace.cli.build import is_compiled, version_line
 from headrace.cli.options import (
     EXIT_FAILED,
     ConfigFileOption,
@@ -24,6 +23,7 @@ from headrace.cli.options import (
     fail,
     load_or_exit,
 )
+from headrace.cli.version import is_compiled, version_line
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
 from headrace.errors import HeadraceError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.bootstrap import shown
 from headrace.cli.remote import (
     JsonOption,
@@ -40,7 +40,7 @@ def put(
         at = target.head().next_offset if offset == "tail" else offset
         target.publish_snapshot(at, data, content_type)
     told = {"stream": stream, "offset": at, "bytes": len(data)}
-    show.done(f"{len(data)} bytes stand for everything before {at}", told, as_json=as_json)
+    printing.done(f"{len(data)} bytes stand for everything before {at}", told, as_json=as_json)
 
 
 @app.command()
@@ -60,9 +60,9 @@ def get(
     if as_json:
         value = shown(snapshot.content_type, snapshot.data)
         found = {"offset": snapshot.offset, "content_type": snapshot.content_type, "value": value}
-        show.facts(found, as_json=True)
+        printing.facts(found, as_json=True)
         return
-    show.note(f"{snapshot.content_type} at {snapshot.offset}")
+    printing.note(f"{snapshot.content_type} at {snapshot.offset}")
     sys.stdout.buffer.write(snapshot.data)
     sys.stdout.flush()
 
@@ -80,4 +80,4 @@ def delete(
     with connected(url, token) as client:
         client.stream(stream).delete_snapshot(offset)
     told = {"stream": stream, "offset": offset, "deleted": True}
-    show.done(f"the snapshot at {offset} is deleted", told, as_json=as_json)
+    printing.done(f"the snapshot at {offset} is deleted", told, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.remote import (
     AlwaysJsonOption,
     JsonOption,
@@ -80,7 +80,7 @@ def ls(
             (s.id, s.type, s.status, s.pattern, s.stream_count, s.generation)
             for s in client.subscriptions(prefix)
         )
-        show.table(COLUMNS, rows, as_json=as_json)
+        printing.table(COLUMNS, rows, as_json=as_json)
 
 
 @app.command(name="show")
@@ -109,7 +109,7 @@ def lag(
             tails = client.tails(*(link["path"] for link in links)) if links else []
     acked = {link["path"]: link["acked_offset"] for link in links}
     rows = [_lag_row(acked[tail.stream], tail) for tail in tails if tail.problem is None]
-    show.table(LAG_COLUMNS, rows, as_json=as_json)
+    printing.table(LAG_COLUMNS, rows, as_json=as_json)
 
 
 def _lag_row(acked: str, tail: Tail) -> tuple[object, ...]:
@@ -138,7 +138,7 @@ def claim(
             offsets = {stream.path: stream.tail_offset for stream in wake.streams}
             subscription.ack(wake, offsets, done=True)
     rows = ((s.path, s.acked_offset, s.tail_offset) for s in wake.streams)
-    show.table(("stream", "acked_offset", "tail_offset"), rows, as_json=as_json)
+    printing.table(("stream", "acked_offset", "tail_offset"), rows, as_json=as_json)
 
 
 @app.command()
@@ -152,4 +152,4 @@ def delete(
     with connected(url, token) as client:
         client.subscription(id).delete()
     told = {"subscription": id, "deleted": True}
-    show.done(f"the subscription {id} has ended", told, as_json=as_json)
+    printing.done(f"the subscription {id} has ended", told, as_json=as_json)

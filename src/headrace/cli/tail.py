@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.output import Output
 from headrace.cli.read import EventsOption, FormatOption, OffsetOption, message_format
 from headrace.cli.remote import (
@@ -58,4 +58,4 @@ def tail(
             else:
                 format = by_message(json_stream=is_json(content_type))
                 output.messages(reader, format, flush=True)
-        show.note(f"{stream} is closed")
+        printing.note(f"{stream} is closed")

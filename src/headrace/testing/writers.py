@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from itertools import count
 
-from headrace.testing.oracle import Fate, Fates, Oracle
+from headrace.testing.delivery_checker import DeliveryChecker, Existence, LifecycleChecker
 
 DEADLINE_SECS = 30.0
 HEADERS = {"Content-Type": "text/plain"}
@@ -54,10 +54,12 @@ class Client(threading.Thread, ABC):
 class Writer(Client):
     """Appends `writer:number` lines to one stream; never sends a message twice."""
 
-    def __init__(self, port: int, path: str, name: str, first: int, oracle: Oracle) -> None:
+    def __init__(
+        self, port: int, path: str, name: str, first: int, checker: DeliveryChecker
+    ) -> None:
         super().__init__(port, name)
         self._path = path
-        self._oracle = oracle
+        self._checker = checker
         self.number = first
 
     def step(self) -> bool:
@@ -65,20 +67,22 @@ class Writer(Client):
         self.number += 1
         status = self.ask("POST", self._path, f"{message}\n")
         if status is None:
-            self._oracle.unanswered.add(message)
+            self._checker.unanswered.add(message)
             return False
         accepted = status in (200, 204)
-        (self._oracle.acknowledged if accepted else self._oracle.refused).add(message)
+        (self._checker.acknowledged if accepted else self._checker.refused).add(message)
         return True
 
 
 class Producer(Client):
     """Appends `producer:number` lines with producer headers; repeats what was not answered."""
 
-    def __init__(self, port: int, path: str, name: str, first: int, oracle: Oracle) -> None:
+    def __init__(
+        self, port: int, path: str, name: str, first: int, checker: DeliveryChecker
+    ) -> None:
         super().__init__(port, name)
         self._path = path
-        self._oracle = oracle
+        self._checker = checker
         self.number = first
         self.repeats = 0
 
@@ -89,47 +93,49 @@ class Producer(Client):
             "Producer_Epoch": "0",
             "Producer_Seq": str(self.number),
         }
-        oracle = self._oracle
-        oracle.refused.discard(message)  # what an earlier life refused is sent again
+        checker = self._checker
+        checker.refused.discard(message)  # what an earlier life refused is sent again
         status = self.ask("POST", self._path, f"{message}\n", **headers)
         if status is None:
-            oracle.unanswered.add(message)
+            checker.unanswered.add(message)
             return False
         accepted = status in (200, 204)
         self.repeats += status == 204
         if accepted:
-            oracle.acknowledged.add(message)
-        elif message not in oracle.unanswered:
-            oracle.refused.add(message)
+            checker.acknowledged.add(message)
+        elif message not in checker.unanswered:
+            checker.refused.add(message)
         self.number += accepted
         return accepted
 
 
-class Churner(Client):
+class LifecycleClient(Client):
     """Creates streams; leaves a third open, closes a third and deletes a third."""
 
-    def __init__(self, port: int, root: str, name: str, numbers: count[int], fates: Fates) -> None:
+    def __init__(
+        self, port: int, root: str, name: str, numbers: count[int], lifecycles: LifecycleChecker
+    ) -> None:
         super().__init__(port, name)
         self._root = root
         self._numbers = numbers
-        self._fates = fates
+        self._lifecycles = lifecycles
 
     def step(self) -> bool:
         number = next(self._numbers)
         path = f"{self._root}/{self.name}/{number}"
-        if not self._make(path, Fate.OPEN, "PUT"):
+        if not self._make(path, Existence.OPEN, "PUT"):
             return False
         if number % 3 == 1:
-            return self._make(path, Fate.CLOSED, "POST", Stream_Closed="true")
+            return self._make(path, Existence.CLOSED, "POST", Stream_Closed="true")
         if number % 3 == 2:
-            return self._make(path, Fate.ABSENT, "DELETE")
+            return self._make(path, Existence.ABSENT, "DELETE")
         return True
 
-    def _make(self, path: str, fate: Fate, method: str, **headers: str) -> bool:
-        self._fates.attempt(path, fate)
+    def _make(self, path: str, existence: Existence, method: str, **headers: str) -> bool:
+        self._lifecycles.attempt(path, existence)
         status = self.ask(method, path, **headers)
         if status is None or status == STORAGE_FAILED:
             return False
         assert status in (200, 201, 204), f"{method} {path} was answered {status}"
-        self._fates.confirm(path, fate)
+        self._lifecycles.confirm(path, existence)
         return True

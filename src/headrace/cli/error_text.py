@@ -1,4 +1,4 @@
-"""An error of the client as a sentence at a command line: what is wrong, and what to type next."""
+"""What the command line prints for an error: what is wrong, and what to type next."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from urllib.request import getproxies, proxy_bypass
 from headrace.errors import BucketNotFound, HeadraceError, StreamNotFound
 
 
-def sentence(error: HeadraceError) -> str:
+def error_text(error: HeadraceError) -> str:
     # Imported here: `headrace serve` need not pay for the client.
     from headrace.client import ConnectFailed
 
     if isinstance(error, StreamNotFound):
         make = f"headrace create {quote(error.stream)}"
-        return f"There is no stream {error.stream!r}. Make it with: {make}"
+        return f"There is no stream {error.stream!r}. Create it with: {make}"
     if isinstance(error, BucketNotFound):
         make = f"headrace bucket create {quote(error.bucket)}"
-        return f"There is no bucket {error.bucket!r}. Make it with: {make}"
+        return f"There is no bucket {error.bucket!r}. Create it with: {make}"
     if isinstance(error, ConnectFailed):
-        return f"{error.detail}. {_way_out(error.url, error.reason)}"
+        return f"{error.detail}. {_advice(error.url, error.reason)}"
     return error.detail
 
 
-def _way_out(url: str, reason: str) -> str:
+def _advice(url: str, reason: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in reason:
-        return "To trust its certificate, name a file that holds it in SSL_CERT_FILE."
+        return "To trust its certificate, set SSL_CERT_FILE to a file that holds it."
     if "SSL" in reason:
         return "Does the server speak TLS there? If not, its URL begins with http://."
     proxy = _proxy_for(url)
     if proxy is not None:
         return (
-            f"It was asked for through the proxy {proxy}, as the environment says; hosts in "
-            "NO_PROXY are asked directly."
+            f"The request went through the proxy {proxy}, which the environment sets; to connect "
+            "directly, add the host to NO_PROXY."
         )
-    return "Is a server there? `headrace serve` starts one; --url or HEADRACE_URL names another."
+    return "Start a server with `headrace serve`, or choose another with --url or HEADRACE_URL."
 
 
 def _proxy_for(url: str) -> str | None:

@@ -1,4 +1,4 @@
-"""How answers are printed: a table at a terminal, plain lines or JSON in a pipe."""
+"""Prints results: a table at a terminal, plain lines or JSON in a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 
 def facts(values: Mapping[str, Any], *, as_json: bool) -> None:
-    """Names and values; what is None is left out."""
+    """Names and values; None is left out."""
     known = {name: value for name, value in values.items() if value is not None}
     if as_json:
         typer.echo(json.dumps(known))
@@ -41,7 +41,7 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
     shown = Table(box=box.SIMPLE_HEAD)
     for column in columns:
-        shown.add_column(column, overflow="fold")  # a name that is cut short is of no use
+        shown.add_column(column, overflow="fold")  # a truncated name cannot be copied
     for row in rows:
         # Text, not markup: a name such as [bold] is not a style.
         shown.add_row(*(Text(_plain(value)) for value in row))
@@ -49,13 +49,13 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def note(sentence: str) -> None:
-    """A remark for a person, never in the way of the output."""
+    """A note to stderr, only at a terminal: it never mixes with the output."""
     if sys.stderr.isatty():
         typer.secho(sentence, err=True, dim=True)
 
 
 def done(sentence: str, values: Mapping[str, Any], *, as_json: bool) -> None:
-    """What was done, where there is nothing to tell but that: a remark, or JSON."""
+    """Report success of a command without other output: a note, or JSON."""
     if as_json:
         facts(values, as_json=True)
     else:

@@ -1,4 +1,4 @@
-"""Which build this is: the Python sources, or those with the path of an append compiled to C."""
+"""The version line, and whether this is the build whose append path is compiled to C."""
 
 from __future__ import annotations
 

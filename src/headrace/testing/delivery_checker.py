@@ -1,9 +1,9 @@
-"""The oracle: what clients were told, compared with what a server holds afterwards.
+"""Compares what a server acknowledged to its clients with what it holds afterwards.
 
 Every attempt is recorded as acknowledged, refused or unanswered. Afterwards a full read must hold
 each acknowledged message once, no refused one, an unanswered one at most once, and each writer's
-messages in the order it sent them. Of streams that came and went, `Fates` keeps what each of them
-may be.
+messages in the order it sent them. `LifecycleChecker` does the same for streams that were created,
+closed and deleted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from enum import StrEnum
 
 
 @dataclass
-class Oracle:
-    """What one set of writers was told."""
+class DeliveryChecker:
+    """The answers that one set of writers received."""
 
     acknowledged: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     unanswered: set[str] = field(default_factory=set)
 
     def violations(self, stored: Iterable[str]) -> list[str]:
-        """Sentences about everything that should not be; a message is `writer:number`."""
+        """One sentence for each violation; a message is `writer:number`."""
         messages = list(stored)
         counts = Counter(messages)
         known = self.acknowledged | self.unanswered
@@ -45,32 +45,32 @@ def _disorder(messages: list[str]) -> list[str]:
     return found
 
 
-class Fate(StrEnum):
+class Existence(StrEnum):
     ABSENT = "absent"
     OPEN = "open"
     CLOSED = "closed"
 
 
-class Fates:
-    """What each stream may be: one thing once that was acknowledged, several while it was not."""
+class LifecycleChecker:
+    """The states a stream may be in: one once it was acknowledged, several until then."""
 
     def __init__(self) -> None:
-        self._allowed: dict[str, set[Fate]] = {}
+        self._allowed: dict[str, set[Existence]] = {}
         self.confirmed = 0
 
-    def attempt(self, path: str, fate: Fate) -> None:
-        """A request was sent that makes `path` this."""
-        self._allowed.setdefault(path, {Fate.ABSENT}).add(fate)
+    def attempt(self, path: str, existence: Existence) -> None:
+        """A request was sent that brings `path` into this state."""
+        self._allowed.setdefault(path, {Existence.ABSENT}).add(existence)
 
-    def confirm(self, path: str, fate: Fate) -> None:
-        """That request was acknowledged: nothing else is allowed from here on."""
-        self._allowed[path] = {fate}
+    def confirm(self, path: str, existence: Existence) -> None:
+        """That request was acknowledged: no other state is allowed any more."""
+        self._allowed[path] = {existence}
         self.confirmed += 1
 
     def paths(self) -> list[str]:
         return sorted(self._allowed)
 
-    def violations(self, found: Mapping[str, Fate]) -> list[str]:
+    def violations(self, found: Mapping[str, Existence]) -> list[str]:
         return [
             f"{path} is {found[path]}, and should be {' or '.join(sorted(allowed))}"
             for path, allowed in sorted(self._allowed.items())
