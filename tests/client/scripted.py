@@ -22,7 +22,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     params: dict[str, str]
@@ -34,7 +34,7 @@ class ScriptedServer:
     """Answers each request with the next reply; the last one is repeated."""
 
     def __init__(self, *replies: Reply) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections: set[object] = set()
         self._replies = list(replies)
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class ScriptedServer:
         with self._lock:
             self.connections.add(handler.client_address)
             params = dict(parse_qsl(parts.query))
-            self.asked.append(Asked(handler.command, parts.path, params, headers, body))
+            self.asked.append(ReceivedRequest(handler.command, parts.path, params, headers, body))
             reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         if reply.wait is not None:
             reply.wait.wait(30)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.pipelines.runner import session_conf
 from headrace.spark.runtime import jvm_cds
-from headrace.spark.runtime.cds_training import rehearse
+from headrace.spark.runtime.cds_training import train
 from headrace.spark.runtime.java import NoJava, find_java_home
 from tests.spark.helpers import put
 
@@ -126,7 +126,7 @@ def test_what_the_archive_is_made_from_has_rows_for_every_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A query without rows would end before Java has loaded what rows need."""
-    rehearse(spark, tmp_path)
+    train(spark, tmp_path)
     noted = {path.parts[-4] for path in tmp_path.glob("*/checkpoint/commits/0")}
     assert noted == {"rows", "minutes"}
 

@@ -187,7 +187,7 @@ def test_workers_are_kept_awake_until_it_ends(
     with kept_alive(spark, every_secs=0.01):
         eventually(lambda: len(found) > 2, "tasks that keep workers awake")
     for thread in threading.enumerate():
-        if thread.name == "awake":
+        if thread.name == "keepalive":
             thread.join(60)
             assert not thread.is_alive()
     assert all(found)
@@ -196,4 +196,4 @@ def test_workers_are_kept_awake_until_it_ends(
 def test_executors_that_spark_would_give_back_are_left_alone() -> None:
     session = SimpleNamespace(conf={"spark.dynamicAllocation.enabled": "true"})
     with kept_alive(cast(SparkSession, session), every_secs=0):
-        assert not [thread for thread in threading.enumerate() if thread.name == "awake"]
+        assert not [thread for thread in threading.enumerate() if thread.name == "keepalive"]

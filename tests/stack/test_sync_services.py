@@ -123,12 +123,12 @@ def test_the_monitor_sees_both_directions(database: str, server: ServerProcess) 
     monitor = Monitor(database, server.url, slot=slot, stream="monitored")
     with psycopg.connect(database, autocommit=True) as db:
         db.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
-        monitor.look(100.0)
+        monitor.poll(100.0)
         httpx.post(stream, json=[{"n": 1}, {"n": 2}]).raise_for_status()
         db.execute("insert into items (title) values ('a')")
-        found = monitor.look(101.0)
+        found = monitor.poll(101.0)
         assert found.lags[TO_POSTGRES] == Lag(0.0, 2)
-        assert monitor.look(104.0).lags[TO_POSTGRES] == Lag(3.0, 2)
+        assert monitor.poll(104.0).lags[TO_POSTGRES] == Lag(3.0, 2)
         assert found.lags[TO_STREAM].seconds >= 0
         db.execute("select pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
         offset = httpx.head(stream).headers["stream-next-offset"]
@@ -137,7 +137,7 @@ def test_the_monitor_sees_both_directions(database: str, server: ServerProcess) 
             " values ('monitored', '{}', %s)",
             (offset,),
         )
-        assert monitor.look(105.0).lags[TO_POSTGRES] == Lag(0.0, 0)
+        assert monitor.poll(105.0).lags[TO_POSTGRES] == Lag(0.0, 0)
         text = metrics(found).decode()
         db.execute("select pg_drop_replication_slot(%s)", (slot,))
     monitor.close()

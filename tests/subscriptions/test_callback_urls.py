@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.subscriptions.callback_urls import (
-    Reach,
+    AddressScope,
     Target,
     TargetRules,
     check_addresses,
     parse_target,
-    reach,
     resolve,
+    scope_of,
 )
 from headrace.subscriptions.errors import Code, SubscriptionRefused
 
@@ -233,11 +233,11 @@ def test_a_neighbour_of_a_private_network_is_public(host: str) -> None:
 
 @given(bits=st.integers(0, 2**32 - 1))
 def test_no_ipv6_spelling_of_an_ipv4_address_reaches_more_than_the_address(bits: int) -> None:
-    inner = reach(IPv4Address(bits))
+    inner = scope_of(IPv4Address(bits))
     for prefix in (0x0, 0xFFFF << 32, 0x64FF9B << 96, 0x2002 << 112, 0x20010000 << 96):
         shift = 80 if prefix >> 112 == 0x2002 else 0
-        outer = reach(IPv6Address(prefix | bits << shift))
-        assert outer in (Reach.NOWHERE, inner) or IPv6Address(bits) == IPv6Address("::1")
+        outer = scope_of(IPv6Address(prefix | bits << shift))
+        assert outer in (AddressScope.UNROUTABLE, inner) or IPv6Address(bits) == IPv6Address("::1")
 
 
 @given(address=st.ip_addresses())
@@ -253,7 +253,7 @@ def test_what_python_calls_local_is_never_public_here(
     )
     # Python takes a few anycast addresses of 192.0.0.0/24 and 2001::/23 for global: we do not.
     if local:
-        assert reach(address) is not Reach.PUBLIC
+        assert scope_of(address) is not AddressScope.PUBLIC
 
 
 PUBLIC_1, PUBLIC_2 = ip_address("93.184.216.34"), ip_address("2606:4700::1")

@@ -46,14 +46,14 @@ def shapes(
             f"Shapes need {' and '.join(missing)}: install Headrace with its extra `shapes`.",
             EXIT_REFUSED,
         )
-    from headrace.shapes.api import Visitors
+    from headrace.shapes.api import AccessRules
     from headrace.shapes.service import Shapes
     from headrace.shapes.serving import serve
 
     log_plainly()
-    visitors = Visitors(host_rules(host, names), _origins(cors_origins))
+    access = AccessRules(host_rules(host, names), _origins(cors_origins))
     service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix, shapes_max=max_shapes)
-    serve(service, allow_deletion=allow_shape_deletion, host=host, port=port, visitors=visitors)
+    serve(service, allow_deletion=allow_shape_deletion, host=host, port=port, access=access)
 
 
 def _origins(text: str) -> tuple[str, ...]:

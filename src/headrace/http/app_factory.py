@@ -25,7 +25,7 @@ from headrace.http.routes import Application
 from headrace.http.send_windows import UnsentBudget
 from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.stream_metadata import StreamMetadata
-from headrace.http.streamed_bodies import Bodies
+from headrace.http.streamed_bodies import StreamedBodies
 from headrace.http.streams import StreamRoutes
 from headrace.http.subscription_routes import SubscriptionRoutes
 from headrace.http.tails import TailRoutes
@@ -146,12 +146,12 @@ def _assemble(
             engine,
             live,
             origins,
-            Bodies(loop, unsent, config.http.body_timeout_secs),
+            StreamedBodies(loop, unsent, config.http.body_timeout_secs),
             large,
         ),
         tails=TailRoutes(engine, live, slices),
         control=SubscriptionRoutes(subscriptions, origins, config.server.stream_root, Slices(loop)),
-        inspection=StreamMetadata(engine, config.server.stream_root),
+        stream_metadata=StreamMetadata(engine, config.server.stream_root),
         cors=CorsPolicy(config.http.cors_origins),
         origins=origins,
         limiter=_limiter(config, clock),
@@ -179,15 +179,15 @@ def _buckets(
     engine: Engine,
     live: LiveReads,
     origins: ForwardedOrigins,
-    bodies: Bodies,
+    bodies: StreamedBodies,
     large: LargeJson,
 ) -> BucketRoutes:
     root = config.server.bucket_root.rstrip("/")
-    surface = BucketUrls(engine.buckets, origins, root)
+    urls = BucketUrls(engine.buckets, origins, root)
     own = frozenset({*OWN_NAMES, config.server.stream_root.split("/")[1]})
-    streams = StreamRoutes(engine, live, surface, large)
-    snapshots = SnapshotRoutes(engine, bodies, surface)
-    return BucketRoutes(engine, streams, snapshots, surface, root, own)
+    streams = StreamRoutes(engine, live, urls, large)
+    snapshots = SnapshotRoutes(engine, bodies, urls)
+    return BucketRoutes(engine, streams, snapshots, urls, root, own)
 
 
 def _storage(config: Config, loop: asyncio.AbstractEventLoop) -> Storage:

@@ -1,4 +1,4 @@
-"""The bucket surface: buckets, their listing, and which handler a stream below them has."""
+"""Routes of buckets: the buckets, their listing, and the handlers of the streams in them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class BucketRoutes:
         engine: Engine,
         streams: StreamRoutes,
         snapshots: SnapshotRoutes,
-        surface: BucketUrls,
+        urls: BucketUrls,
         root: str,
         own: frozenset[str],
     ) -> None:
         self._engine = engine
         self._streams = streams
         self._snapshots = snapshots
-        self._surface = surface
+        self._urls = urls
         self._root = f"{root}/".encode()
         self._own = own
         self._bucket: Methods = {
@@ -115,7 +115,7 @@ class BucketRoutes:
 
     def _create(self, request: Request, exchange: Exchange, bucket_id: str) -> None:
         request.operation = "bucket"
-        location = self._surface.bucket_url(request, bucket_id)
+        location = self._urls.bucket_url(request, bucket_id)
 
         def created(outcome: Bucket | HeadraceError) -> None:
             if isinstance(outcome, HeadraceError):

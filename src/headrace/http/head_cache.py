@@ -33,7 +33,7 @@ class _Gap(NamedTuple):
     name: bytes
 
 
-class Repeats:
+class HeadCache:
     """The last append of a connection that was parsed, and what is like it."""
 
     __slots__ = (

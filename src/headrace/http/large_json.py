@@ -38,7 +38,7 @@ class LargeJson:
         refuse: Refuse,
     ) -> None:
         def work() -> Iterator[None]:
-            logged = yield from self._look(command.body)
+            logged = yield from self._parse(command.body)
             try:
                 stream = self._engine.find(name)  # another by now, perhaps, or gone
             except (StreamNotFound, StreamDeleted) as refusal:
@@ -56,12 +56,12 @@ class LargeJson:
         reply: Callable[[CreateOutcome], None],
     ) -> None:
         def work() -> Iterator[None]:
-            logged = yield from self._look(command.body)
+            logged = yield from self._parse(command.body)
             self._engine.create(name, replace(command, logged=logged), reply)
 
         self._slices.run(work(), fault_answer(exchange))
 
-    def _look(self, body: bytes) -> Generator[None, None, Logged | Refused]:
+    def _parse(self, body: bytes) -> Generator[None, None, Logged | Refused]:
         limits = self._engine.limits
         try:
             return (

@@ -27,7 +27,7 @@ from headrace.faults import internal_fault
 from headrace.http.access import Access
 from headrace.http.exchange import Client, Request
 from headrace.http.forwarded import HOST
-from headrace.http.head_cache import Repeats
+from headrace.http.head_cache import HeadCache
 from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
 from headrace.http.response_head import ResponseHead
 from headrace.protocol.headers import Headers
@@ -151,6 +151,7 @@ class RequestReader:
         "_client",
         "_fed_bytes",
         "_feed_bytes",
+        "_head_cache",
         "_head_done",
         "_headers",
         "_http_11",
@@ -160,7 +161,6 @@ class RequestReader:
         "_parser",
         "_parts",
         "_repeated_fields",
-        "_repeats",
         "_trailer_bytes",
         "_upgrading",
         "_url",
@@ -189,7 +189,9 @@ class RequestReader:
         self._feed_bytes = 0
         self._upgrading = False
         self._begun = False
-        self._repeats = Repeats(min(SMALL_BODY_BYTES, limits.body_bytes_max), limits.url_bytes_max)
+        self._head_cache = HeadCache(
+            min(SMALL_BODY_BYTES, limits.body_bytes_max), limits.url_bytes_max
+        )
         self.ready: deque[Request] = deque()
         self.refusal: HeadraceError | None = None
         self.large_body: LargeBody | None = None
@@ -230,7 +232,7 @@ class RequestReader:
         if self._begun:
             self._parse(data)
             return
-        request = self._repeats.match(data)
+        request = self._head_cache.match(data)
         if request is not None:
             self.ready.append(request)
         else:
@@ -243,7 +245,7 @@ class RequestReader:
         if self._begun or self.refusal is not None or len(self.ready) != count + 1:
             return
         if data.startswith(b"POST "):
-            self._repeats.learn(data, self.ready[-1])
+            self._head_cache.learn(data, self.ready[-1])
 
     def _parse(self, data: bytes) -> None:
         self._feed_bytes = len(data)

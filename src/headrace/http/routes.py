@@ -40,7 +40,7 @@ class Application:
         buckets: BucketRoutes,
         control: SubscriptionRoutes,
         tails: TailRoutes,
-        inspection: StreamMetadata,
+        stream_metadata: StreamMetadata,
         cors: CorsPolicy,
         origins: ForwardedOrigins,
         limiter: RateLimiter | None,
@@ -60,7 +60,7 @@ class Application:
         self._buckets = buckets
         self._control = control
         self._tail_routes = tails
-        self._inspection = inspection
+        self._stream_metadata = stream_metadata
         self._origins = origins
         self._limiter = limiter
         self._root = f"{stream_root}/".encode()
@@ -98,8 +98,8 @@ class Application:
         path, _, query = request.target.partition(b"?")
         if path == self._tails:
             self._tail_routes.handle(request, exchange, query, engine_name)
-        elif self._inspection.owns(path):
-            self._inspection.handle(request, exchange)
+        elif self._stream_metadata.owns(path):
+            self._stream_metadata.handle(request, exchange)
         else:
             request.operation = "subscription"
             self._control.handle(request, exchange)

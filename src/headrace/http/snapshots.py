@@ -17,7 +17,7 @@ from headrace.errors import (
     SnapshotNotFound,
 )
 from headrace.http.exchange import Exchange, Request
-from headrace.http.streamed_bodies import PIECE_BYTES, Bodies, PieceReply
+from headrace.http.streamed_bodies import PIECE_BYTES, PieceReply, StreamedBodies
 from headrace.http.url_schemes import BucketUrls
 from headrace.protocol import multipart, responses
 from headrace.protocol.bounds import Bounds
@@ -32,10 +32,10 @@ MESSAGES_MAX = 4096  # in one piece: tiny messages are mostly delimiters
 
 
 class SnapshotRoutes:
-    def __init__(self, engine: Engine, bodies: Bodies, surface: BucketUrls) -> None:
+    def __init__(self, engine: Engine, bodies: StreamedBodies, urls: BucketUrls) -> None:
         self._engine = engine
         self._bodies = bodies
-        self._surface = surface
+        self._urls = urls
         self._handlers: Mapping[bytes, Handler] = {
             b"GET": self._read,
             b"HEAD": self._read,
@@ -51,7 +51,7 @@ class SnapshotRoutes:
         snapshot = stream.visible_snapshot
         if snapshot is None:
             raise SnapshotNotFound(stream.state.name)
-        url = f"{self._surface.url(request, stream.state.name)}/snapshot/{snapshot.offset}"
+        url = f"{self._urls.url(request, stream.state.name)}/snapshot/{snapshot.offset}"
         exchange.respond(responses.redirect(url, snapshot.offset))
 
     def one(self, request: Request, exchange: Exchange, stream: Stream, offset: str) -> None:

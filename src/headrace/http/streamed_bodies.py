@@ -35,7 +35,7 @@ class Pieces(Protocol):
         ...
 
 
-class Bodies:
+class StreamedBodies:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, unsent: UnsentBudget, stalled_secs: float
     ) -> None:

@@ -1,4 +1,4 @@
-"""The stream surface: PUT, POST, GET, HEAD and DELETE on one stream URL."""
+"""Routes of a stream: PUT, POST, GET, HEAD and DELETE on one stream URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.http.exchange import Exchange, Request
 from headrace.http.large_json import LargeJson, is_large
 from headrace.http.live import LiveReads, long_poll_answer
 from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
-from headrace.http.url_schemes import Surface
+from headrace.http.url_schemes import UrlScheme
 from headrace.protocol import caching, responses
 from headrace.protocol.json_mode import LARGE_BYTES_MIN
 from headrace.protocol.offsets import NOW
@@ -38,12 +38,12 @@ Handler = Callable[[Request, Exchange, bytes, bytes], None]
 
 
 class StreamRoutes:
-    def __init__(self, engine: Engine, live: LiveReads, surface: Surface, large: LargeJson) -> None:
+    def __init__(self, engine: Engine, live: LiveReads, urls: UrlScheme, large: LargeJson) -> None:
         self._engine = engine
         self._live = live
         self._large = large
-        self._surface = surface
-        self._name = surface.name
+        self._urls = urls
+        self._name = urls.name
         self._handlers: dict[bytes, Handler] = {
             b"POST": self._append,
             b"GET": self._read,
@@ -65,7 +65,7 @@ class StreamRoutes:
 
     def refuse(self, exchange: Exchange, refusal: StreamNotFound | StreamDeleted) -> None:
         """That a stream is not there is said once it is certain."""
-        problem = responses.problem(self._surface.explain(refusal))
+        problem = responses.problem(self._urls.explain(refusal))
         self._engine.when_durable(
             refusal.stream,
             lambda: exchange.respond(problem),
@@ -103,11 +103,9 @@ class StreamRoutes:
 
     def _create(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "create"
-        name = self._surface.checked_name(path)
-        command = parse_create(
-            request.headers, request.body, self._surface.source_of(request, name)
-        )
-        location = self._surface.url(request, name)
+        name = self._urls.checked_name(path)
+        command = parse_create(request.headers, request.body, self._urls.source_of(request, name))
+        location = self._urls.url(request, name)
 
         def reply(outcome: CreateOutcome) -> None:
             exchange.respond(_create_response(outcome, location))
@@ -119,7 +117,7 @@ class StreamRoutes:
 
     def _delete(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "delete"
-        name = self._surface.checked_name(path)
+        name = self._urls.checked_name(path)
         self._engine.delete(name, lambda outcome: exchange.respond(_delete_response(outcome)))
 
     def _head(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:

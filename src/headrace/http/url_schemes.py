@@ -19,7 +19,7 @@ from headrace.protocol import buckets, names
 _PERCENT: Final = ord("%")  # `37 in path` has a fifth of the cost of `b"%" in path`
 
 
-class Surface(Protocol):
+class UrlScheme(Protocol):
     def name(self, path: bytes) -> str:
         """The name to look up; what is not a valid name is not the name of a stream either."""
         ...

@@ -24,7 +24,7 @@ import psycopg
 
 from headrace.postgres.catalog import check_identity, primary_key
 from headrace.postgres.copies import Copies, Copy, OnPartitions
-from headrace.postgres.history import look
+from headrace.postgres.history import identify
 from headrace.postgres.keys import Keys
 from headrace.postgres.origins import Origin, is_own
 from headrace.postgres.pgoutput import (
@@ -325,7 +325,7 @@ class ChangeFeed:
     def _doubts(self, start: Position) -> str | None:
         """Why this is not the Postgres, or not the past, that the position is of."""
         with self.slot.connect() as connection:
-            server = look(self.slot.url, connection, start.system)
+            server = identify(self.slot.url, connection, start.system)
         self._system = server.name
         found = server.doubts(start.system, start.lsn)
         if found is None and self.slot.is_older_than(start.generation, start.mark):

@@ -48,7 +48,7 @@ class Server:
         )
 
 
-def look(url: str, connection: psycopg.Connection, name: str) -> Server:
+def identify(url: str, connection: psycopg.Connection, name: str) -> Server:
     """The server behind `connection`, with the past of its timeline if `name` is of another."""
     row = connection.execute(_NOW).fetchone()
     assert row is not None, "a select of functions has one row"

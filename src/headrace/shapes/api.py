@@ -1,7 +1,7 @@
 """The Shape API: `GET /v1/shape` as Electric's clients expect it, over long-poll and SSE.
 
 Electric lets every web page read. Here there is no authentication and the tables are a
-developer's, so pages of other origins read nothing unless they are listed (`Visitors`).
+developer's, so pages of other origins read nothing unless they are listed (`AccessRules`).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ MUST_REFETCH = {"headers": {"control": "must-refetch"}}
 logger = logging.getLogger(__name__)
 
 
-class Asked:
-    """One request, checked."""
+class ShapeRequest:
+    """The query parameters of one request, validated."""
 
     def __init__(self, query: Mapping[str, str], subset: Subset | None = None) -> None:
         self.subset = Subset.of_query(query) if subset is None else subset
@@ -92,21 +92,21 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Visitors:
-    """Whom the API answers: the hosts it is called by, and the origins whose pages may read."""
+class AccessRules:
+    """The Host names the API answers to, and the origins whose pages may read from it."""
 
     hosts: HostRules = field(default_factory=HostRules)
     origins: tuple[str, ...] = ()
 
 
 class _Guard:
-    """Refuses other hosts and foreign pages' writes before anything is looked at."""
+    """Rejects other hosts and cross-origin writes before the request is parsed."""
 
-    def __init__(self, app: ASGIApp, visitors: Visitors) -> None:
+    def __init__(self, app: ASGIApp, access: AccessRules) -> None:
         self._app = app
-        self._hosts = visitors.hosts
-        self._pages = OriginRules(visitors.origins)
-        self._is_open = "*" in visitors.origins
+        self._hosts = access.hosts
+        self._pages = OriginRules(access.origins)
+        self._is_open = "*" in access.origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -136,11 +136,11 @@ class _Guard:
 
 class ShapeApi:
     def __init__(
-        self, shapes: Shapes, *, allow_deletion: bool = False, visitors: Visitors | None = None
+        self, shapes: Shapes, *, allow_deletion: bool = False, access: AccessRules | None = None
     ) -> None:
         self._shapes = shapes
         self._allow_deletion = allow_deletion
-        self._visitors = visitors or Visitors()
+        self._access = access or AccessRules()
         self._held = Held()
 
     def application(self) -> Starlette:
@@ -160,12 +160,12 @@ class ShapeApi:
         return Starlette(routes=routes, middleware=self._middleware(), lifespan=lifespan)
 
     def _middleware(self) -> list[Middleware]:
-        guard = Middleware(_Guard, visitors=self._visitors)
-        if not self._visitors.origins:
+        guard = Middleware(_Guard, access=self._access)
+        if not self._access.origins:
             return [guard]
         cors = Middleware(
             CORSMiddleware,
-            allow_origins=list(self._visitors.origins),
+            allow_origins=list(self._access.origins),
             allow_methods=METHODS,
             allow_headers=["*"],
             expose_headers=list(EXPOSED),
@@ -211,9 +211,9 @@ class ShapeApi:
     async def _respond(self, request: Request, body: bytes | None) -> Response:
         try:
             subset = None if body is None else Subset.of_body(body)
-            asked = Asked(request.query_params, subset)
-            shape = await asyncio.wait_for(self._shapes.get(asked.definition), MAKE_SECS)
-            return await self._answered(request, asked, shape)
+            params = ShapeRequest(request.query_params, subset)
+            shape = await asyncio.wait_for(self._shapes.get(params.definition), MAKE_SECS)
+            return await self._answered(request, params, shape)
         except BadRequest as error:
             return _invalid(error)
         except psycopg.errors.LockNotAvailable:
@@ -223,33 +223,33 @@ class ShapeApi:
         except HeadraceError as error:
             return _unavailable(error.detail)
 
-    async def _answered(self, request: Request, asked: Asked, shape: Shape) -> Response:
+    async def _answered(self, request: Request, params: ShapeRequest, shape: Shape) -> Response:
         try:
-            return await self._answer(request, asked, shape)
+            return await self._answer(request, params, shape)
         except LogBroken as error:
             logger.warning("shape %s cannot be read: %s", shape.handle, error)
             await asyncio.to_thread(self._shapes.drop, shape)
             return _refetch(None)
 
-    async def _answer(self, request: Request, asked: Asked, shape: Shape) -> Response:
-        if asked.handle is not None and asked.handle != shape.handle:
+    async def _answer(self, request: Request, params: ShapeRequest, shape: Shape) -> Response:
+        if params.handle is not None and params.handle != shape.handle:
             return _refetch(shape)
         if self._held.is_exceeded:
             return _unavailable("Too much waits for clients that do not take it; try again.")
-        if asked.subset is not None:
-            return await self._subset(shape, asked.subset)
-        if asked.is_sse:
-            return self._events(asked, shape)
-        start = shape.log.last if asked.is_now else asked.offset
+        if params.subset is not None:
+            return await self._subset(shape, params.subset)
+        if params.is_sse:
+            return self._events(params, shape)
+        start = shape.log.last if params.is_now else params.offset
         lsn = self._shapes.last_lsn
         chunk = await shape.log.read(start)
-        if asked.is_live and not chunk.entries:
+        if params.is_live and not chunk.entries:
             await self._news(shape, start, LONG_POLL_SECS)
             if shape.is_dropped:
                 return _refetch(None)
             lsn = self._shapes.last_lsn
             chunk = await shape.log.read(start)
-        return self._chunk(request, asked, shape, chunk, lsn)
+        return self._chunk(request, params, shape, chunk, lsn)
 
     async def _subset(self, shape: Shape, subset: Subset) -> Response:
         headers = {
@@ -282,23 +282,23 @@ class ShapeApi:
         return True
 
     def _chunk(
-        self, request: Request, asked: Asked, shape: Shape, chunk: Chunk, lsn: int
+        self, request: Request, params: ShapeRequest, shape: Shape, chunk: Chunk, lsn: int
     ) -> Response:
         end = (0, 0.0) if chunk.end == BEFORE_ALL else chunk.end
         # The first answer never says that it is the whole: a cache keeps it for long.
-        is_up_to_date = not asked.is_first and end >= shape.log.last
-        etag = f'"{shape.handle}:{asked.offset_text}:{offset_text(end)}"'
+        is_up_to_date = not params.is_first and end >= shape.log.last
+        etag = f'"{shape.handle}:{params.offset_text}:{offset_text(end)}"'
         headers = {
             "electric-handle": shape.handle,
             "electric-offset": offset_text(end),
             "electric-has-data": "true" if chunk.entries else "false",
             "etag": etag,
         }
-        if asked.is_live:
-            headers |= {"electric-cursor": _cursor(asked.cursor), "cache-control": CACHE_LIVE}
+        if params.is_live:
+            headers |= {"electric-cursor": _cursor(params.cursor), "cache-control": CACHE_LIVE}
         else:
             headers["electric-schema"] = shape.table.schema_header
-            headers["cache-control"] = CACHE_SNAPSHOT if asked.is_first else CACHE_HISTORY
+            headers["cache-control"] = CACHE_SNAPSHOT if params.is_first else CACHE_HISTORY
             if request.headers.get("if-none-match") == etag:
                 return Response(status_code=304, headers=headers)
         entries = chunk.entries
@@ -310,16 +310,16 @@ class ShapeApi:
         windows = self._held.windows(body)
         return ImpatientResponse(windows, headers=headers, media_type="application/json")
 
-    def _events(self, asked: Asked, shape: Shape) -> Response:
+    def _events(self, params: ShapeRequest, shape: Shape) -> Response:
         headers = {
             "electric-handle": shape.handle,
-            "electric-offset": offset_text(asked.offset),
-            "electric-cursor": _cursor(asked.cursor),
+            "electric-offset": offset_text(params.offset),
+            "electric-cursor": _cursor(params.cursor),
             "electric-schema": shape.table.schema_header,
             "cache-control": CACHE_SSE,
             "x-accel-buffering": "no",
         }
-        body = self._event_stream(shape, asked.offset)
+        body = self._event_stream(shape, params.offset)
         return ImpatientResponse(body, headers=headers, media_type="text/event-stream")
 
     async def _event_stream(self, shape: Shape, at: Offset) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import uvicorn
 
-from headrace.shapes.api import ShapeApi, Visitors
+from headrace.shapes.api import AccessRules, ShapeApi
 from headrace.shapes.service import Shapes
 
 _GRACE_SECS = 2
@@ -26,11 +26,11 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    shapes: Shapes, *, allow_deletion: bool, host: str, port: int, visitors: Visitors
+    shapes: Shapes, *, allow_deletion: bool, host: str, port: int, access: AccessRules
 ) -> None:
     """Until SIGTERM or Ctrl-C."""
     config = uvicorn.Config(
-        ShapeApi(shapes, allow_deletion=allow_deletion, visitors=visitors).application(),
+        ShapeApi(shapes, allow_deletion=allow_deletion, access=access).application(),
         host=host,
         port=port,
         log_level="warning",

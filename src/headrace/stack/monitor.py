@@ -131,8 +131,8 @@ class Monitor:
     def close(self) -> None:
         self._http.close()
 
-    def look(self, now: float) -> Findings:
-        """Look at Postgres and the server; what cannot be seen is an error of either's client."""
+    def poll(self, now: float) -> Findings:
+        """Measure Postgres and the server; raises the error of whichever client fails."""
         found = Findings(up=True)
         with psycopg.connect(self._postgres_url, connect_timeout=5) as connection:
             found.slots = [SlotState(*row) for row in connection.execute(_SLOTS)]
@@ -162,7 +162,7 @@ class Monitor:
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
-                self.findings = self.look(time.time())
+                self.findings = self.poll(time.time())
             except (psycopg.Error, httpx.HTTPError) as error:
                 if self.findings.up:
                     logger.warning("cannot measure the sync: %s", str(error).strip() or repr(error))

@@ -43,19 +43,19 @@ _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
-class Reach(Enum):
-    """Whom an address leads to."""
+class AddressScope(Enum):
+    """The kind of network an address belongs to."""
 
     PUBLIC = "the public internet"
     LOOPBACK = "this machine"
     PRIVATE = "a private network"
     LINK_LOCAL = "a link-local or metadata address"
-    NOWHERE = "a reserved address"
+    UNROUTABLE = "a reserved address"
 
 
 _SETTINGS: Final = {
-    Reach.LOOPBACK: "webhooks.allow_loopback",
-    Reach.PRIVATE: "webhooks.allow_private",
+    AddressScope.LOOPBACK: "webhooks.allow_loopback",
+    AddressScope.PRIVATE: "webhooks.allow_private",
 }
 
 _PRIVATE_4: Final = tuple(
@@ -66,7 +66,7 @@ _PRIVATE_4: Final = tuple(
 # Alibaba's and lies among the private addresses, as does Amazon's for IPv6 below.
 _LINK_LOCAL_4: Final = tuple(map(IPv4Network, ("169.254.0.0/16", "100.100.100.200/32")))
 # 0.0.0.0 reaches this machine on Linux; the rest is for documentation, multicast or nothing yet.
-_NOWHERE_4: Final = tuple(
+_UNROUTABLE_4: Final = tuple(
     map(IPv4Network, ("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
                       "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"))
 )  # fmt: skip
@@ -75,40 +75,40 @@ _PRIVATE_6: Final = tuple(map(IPv6Network, ("fc00::/7", "fec0::/10")))
 _LINK_LOCAL_6: Final = tuple(map(IPv6Network, ("fe80::/10", "fd00:ec2::254/128")))
 _PUBLIC_6: Final = IPv6Network("2000::/3")
 # 2001::/23 holds Teredo and 2002::/16 is 6to4: both carry an IPv4 address inside.
-_NOWHERE_6: Final = tuple(
+_UNROUTABLE_6: Final = tuple(
     map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"))
 )
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
-def reach(address: Address) -> Reach:
+def scope_of(address: Address) -> AddressScope:
     if isinstance(address, IPv4Address):
-        return _reach_4(address)
+        return _scope_of_4(address)
     if address in _NAT64:
         # Where a network has no IPv4, its resolver gives public IPv4 hosts such addresses.
-        inner = _reach_4(IPv4Address(int(address) & 0xFFFFFFFF))
-        return inner if inner is Reach.PUBLIC else Reach.NOWHERE
+        inner = _scope_of_4(IPv4Address(int(address) & 0xFFFFFFFF))
+        return inner if inner is AddressScope.PUBLIC else AddressScope.UNROUTABLE
     if address == IPv6Address("::1"):
-        return Reach.LOOPBACK
+        return AddressScope.LOOPBACK
     if any(address in network for network in _LINK_LOCAL_6):
-        return Reach.LINK_LOCAL
+        return AddressScope.LINK_LOCAL
     if any(address in network for network in _PRIVATE_6):
-        return Reach.PRIVATE
-    if address not in _PUBLIC_6 or any(address in network for network in _NOWHERE_6):
-        return Reach.NOWHERE
-    return Reach.PUBLIC
+        return AddressScope.PRIVATE
+    if address not in _PUBLIC_6 or any(address in network for network in _UNROUTABLE_6):
+        return AddressScope.UNROUTABLE
+    return AddressScope.PUBLIC
 
 
-def _reach_4(address: IPv4Address) -> Reach:
+def _scope_of_4(address: IPv4Address) -> AddressScope:
     if address in _LOOPBACK_4:
-        return Reach.LOOPBACK
+        return AddressScope.LOOPBACK
     if any(address in network for network in _LINK_LOCAL_4):
-        return Reach.LINK_LOCAL
+        return AddressScope.LINK_LOCAL
     if any(address in network for network in _PRIVATE_4):
-        return Reach.PRIVATE
-    if any(address in network for network in _NOWHERE_4):
-        return Reach.NOWHERE
-    return Reach.PUBLIC
+        return AddressScope.PRIVATE
+    if any(address in network for network in _UNROUTABLE_4):
+        return AddressScope.UNROUTABLE
+    return AddressScope.PUBLIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,14 @@ class TargetRules:
     allow_private: bool = False
 
     def admits(self, address: Address) -> bool:
-        match reach(address):
-            case Reach.PUBLIC:
+        match scope_of(address):
+            case AddressScope.PUBLIC:
                 return True
-            case Reach.LOOPBACK:
+            case AddressScope.LOOPBACK:
                 return self.allow_loopback
-            case Reach.PRIVATE:
+            case AddressScope.PRIVATE:
                 return self.allow_private
-            case Reach.LINK_LOCAL | Reach.NOWHERE:
+            case AddressScope.LINK_LOCAL | AddressScope.UNROUTABLE:
                 return False
 
 
@@ -196,11 +196,13 @@ def _parse_host(text: str) -> str:
 def _check_as_written(target: Target, rules: TargetRules) -> None:
     address = target.address
     name = target.host.rstrip(".")
-    is_localhost = name == "localhost" or (address is not None and reach(address) is Reach.LOOPBACK)
+    is_localhost = name == "localhost" or (
+        address is not None and scope_of(address) is AddressScope.LOOPBACK
+    )
     if target.scheme == "http" and not is_localhost:
         raise _rejected("http is for localhost only, everything else needs https")
     if (is_localhost or name.endswith(".localhost")) and not rules.allow_loopback:
-        raise _forbidden(Reach.LOOPBACK, target.host)
+        raise _forbidden(AddressScope.LOOPBACK, target.host)
     if address is not None:
         check_addresses(target, [address], rules)
 
@@ -210,8 +212,8 @@ def check_addresses(target: Target, addresses: Sequence[Address], rules: TargetR
     bad address is an attack, or may become one with the next lookup."""
     for address in addresses:
         if not rules.admits(address):
-            raise _forbidden(reach(address), str(address))
-        if target.scheme == "http" and reach(address) is not Reach.LOOPBACK:
+            raise _forbidden(scope_of(address), str(address))
+        if target.scheme == "http" and scope_of(address) is not AddressScope.LOOPBACK:
             raise _rejected(f"http is for localhost only, and it leads to {address}")
 
 
@@ -230,7 +232,7 @@ async def resolve(
     return addresses[:ADDRESSES_MAX]
 
 
-def _forbidden(where: Reach, host: str) -> SubscriptionRefused:
+def _forbidden(where: AddressScope, host: str) -> SubscriptionRefused:
     setting = _SETTINGS.get(where)
     remedy = "" if setting is None else f". It is allowed where the server has {setting} = true"
     return _rejected(f"it leads to {where.value}, {host}{remedy}")

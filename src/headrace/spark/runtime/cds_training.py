@@ -1,6 +1,6 @@
-"""What pipelines do, in small and with nobody at the other end: `python -m … JAVA_OPTIONS`.
+"""Runs the steps of a pipeline on one message, without a server: `python -m … JAVA_OPTIONS`.
 
-Java loads for it the classes that it needs for a pipeline, and at its end archives them.
+Java loads the classes that a pipeline needs, and writes them to the CDS archive when it exits.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from headrace.spark.pipelines.base import Run
 from headrace.spark.session import build_session
 from headrace.spark.streams.columns import DEFAULT_SCHEMA, arrow_schema
 
-_NAME = "headrace_rehearsal"
+_NAME = "headrace_cds_training"
 _MESSAGE = b'{"key": "k", "value": {"at": "2026-11-16T10:00:00Z", "user": "u", "role": "user"}}'
 _DEADLINE_SECS = 300
 
 
-class Rehearsal(DataSource):
-    """A stream of one message, and a sink that forgets."""
+class TrainingSource(DataSource):
+    """A stream of one message, and a sink that discards its rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,8 +76,8 @@ class _Writer(DataSourceStreamArrowWriter):
         return WriterCommitMessage()
 
 
-def rehearse(spark: SparkSession, home: Path) -> None:
-    spark.dataSource.register(Rehearsal)
+def train(spark: SparkSession, home: Path) -> None:
+    spark.dataSource.register(TrainingSource)
     messages = spark.readStream.format(_NAME).load()
     rows = stream_to_postgres.rows(messages, stream_to_postgres.Config())
     texts = messages.withColumn("value", messages.value.cast("string"))
@@ -87,7 +87,7 @@ def rehearse(spark: SparkSession, home: Path) -> None:
         ("minutes", minutes.writeStream.outputMode("update").foreachBatch(_collect)),
     ):
         query = Run(True, home / name).start(writer, name)
-        assert query.awaitTermination(_DEADLINE_SECS), f"the rehearsal of {name} has not ended"
+        assert query.awaitTermination(_DEADLINE_SECS), f"the training run of {name} has not ended"
 
 
 def _collect(frame: DataFrame, batch: int) -> None:
@@ -96,9 +96,9 @@ def _collect(frame: DataFrame, batch: int) -> None:
 
 def main(java_options: str) -> None:
     conf = {"spark.driver.extraJavaOptions": java_options}
-    spark = build_session("headrace-rehearsal", master="local[1]", conf=conf)
+    spark = build_session("headrace-cds-training", master="local[1]", conf=conf)
     with tempfile.TemporaryDirectory() as home:
-        rehearse(spark, Path(home))
+        train(spark, Path(home))
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()

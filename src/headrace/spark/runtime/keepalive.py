@@ -29,14 +29,14 @@ def kept_alive(session: SparkSession, every_secs: float = _EVERY_SECS) -> Iterat
         return
     ended = threading.Event()
     work = (session, every_secs, ended)
-    threading.Thread(target=_keep_awake, args=work, name="awake", daemon=True).start()
+    threading.Thread(target=_run, args=work, name="keepalive", daemon=True).start()
     try:
         yield
     finally:
         ended.set()
 
 
-def _keep_awake(session: SparkSession, every_secs: float, ended: threading.Event) -> None:
+def _run(session: SparkSession, every_secs: float, ended: threading.Event) -> None:
     while not ended.wait(every_secs):
         # In a session that is about to end it fails, and nobody needs it.
         with suppress(Exception):

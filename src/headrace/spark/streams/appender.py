@@ -178,7 +178,7 @@ class _Lane:
         self.rows = self.appends = self.repeated = 0
         self.refused: dict[str, list[RefusedRow]] = {}
         self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="append", daemon=True)
         self._thread.start()
 
     def put(self, stream: str, values: pa.Array) -> None:

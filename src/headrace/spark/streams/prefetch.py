@@ -1,4 +1,4 @@
-"""Reading ahead: what comes next is fetched while Spark takes what is there."""
+"""Prefetching: the next items are fetched while Spark consumes the current ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 _END: Final = object()
 
 
-def ahead(items: Iterator[T], depth: int) -> Iterator[T]:
+def prefetched(items: Iterator[T], depth: int) -> Iterator[T]:
     """The same items, up to `depth` of them made before they are asked for, by another thread.
 
     What the thread raises is raised here. Left early, the thread ends before this does, so
@@ -31,7 +31,7 @@ class _Making(Generic[T]):
         self._made: queue.Queue[object] = queue.Queue(depth)
         self._is_wanted = True
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -51,14 +51,14 @@ from headrace.spark.streams.plan import (
     place,
     spans_between,
 )
-from headrace.spark.streams.prefetch import ahead
+from headrace.spark.streams.prefetch import prefetched
 from headrace.spark.streams.selection import selection_of
 from headrace.spark.streams.snapshot_rows import snapshot_rows
 from headrace.spark.streams.stream_api import Server
 from headrace.spark.streams.stream_options import ReadOptions
 
 _AHEAD_BYTES_MIN: Final = 1024 * 1024
-_AHEAD_BATCHES: Final = 2
+_PREFETCH_BATCHES: Final = 2
 
 
 class _Replaced(Exception):
@@ -74,7 +74,7 @@ def read_partition(
         found = gathered(_batches(options, server, Columns(schema), partition))
         # A thread costs more than it saves where one answer holds everything.
         is_long = sum(span.bytes for span in partition.spans) > _AHEAD_BYTES_MIN
-        yield from ahead(found, _AHEAD_BATCHES) if is_long else found
+        yield from prefetched(found, _PREFETCH_BATCHES) if is_long else found
     finally:
         server.close()
 
