@@ -26,7 +26,7 @@ from bench.rows import ROWS
 from bench.rows.base import Budget, Row
 from bench.rows.durable import DURABLE
 from bench.runner import generate
-from bench.servers import KINDS, STORING, Kind, ServerError, build, running
+from bench.servers import KINDS, STORING, ServerError, ServerKind, build, running
 from bench.table import notes, number
 
 NOW = "now"
@@ -129,7 +129,7 @@ def _run_row(row: Row, then: str, compiled: Path, budget: Budget, rounds: int) -
     return result
 
 
-def _earlier(kind: Kind, compiled: Path) -> Kind:
+def _earlier(kind: ServerKind, compiled: Path) -> ServerKind:
     return replace(
         kind,
         command=lambda port: [sys.executable, "-m", "headrace.cli", "serve", "--port", str(port)],

@@ -21,7 +21,7 @@ from bench.rows import ROWS, select
 from bench.rows.base import Budget, Row
 from bench.runner import generate
 from bench.sampler import START_SIGNAL
-from bench.servers import HEADRACE_ENVIRONMENT, KINDS, PYTHON, Kind, running
+from bench.servers import HEADRACE_ENVIRONMENT, KINDS, PYTHON, ServerKind, running
 
 DEFAULT_ROWS = ["append-c64-s1", "producer-c64-s1"]
 LINES_SHOWN = 20
@@ -46,10 +46,10 @@ def _profile_row(console: Console, row: Row, budget: Budget) -> None:
     _print(console, row, sample, system / (user + system), document)
 
 
-def _profiled(samples: Path) -> Kind:
+def _profiled(samples: Path) -> ServerKind:
     python = str(PYTHON)
     command = [python, "-m", "bench.profiled_server", str(samples), "serve", "--port"]
-    return Kind("profiled", lambda port: [*command, str(port)], HEADRACE_ENVIRONMENT)
+    return ServerKind("profiled", lambda port: [*command, str(port)], HEADRACE_ENVIRONMENT)
 
 
 def _print(

@@ -17,10 +17,10 @@ from rich.console import Console
 
 from bench import machine
 from bench.machine import HostTimes
-from bench.servers import KINDS, REFERENCE, STORING, Kind, ServerError, running
+from bench.servers import KINDS, REFERENCE, STORING, ServerError, ServerKind, running
 from bench.table import number
 
-VARIANTS: dict[str, Kind] = {
+VARIANTS: dict[str, ServerKind] = {
     "Headrace memory": KINDS["headrace"],
     "Headrace file-fast": STORING["file-fast"],
     "Headrace file-durable": STORING["file-durable"],
@@ -59,7 +59,7 @@ def run(console: Console, rounds: int, *, quick: bool) -> None:
         console.print(f"written to {REPORT.relative_to(machine.REPOSITORY)}")
 
 
-def measure(kind: Kind, counts: tuple[int, int, int]) -> dict[str, float]:
+def measure(kind: ServerKind, counts: tuple[int, int, int]) -> dict[str, float]:
     with running(kind) as target:
         command = ["node", "rows.mjs", f"http://127.0.0.1:{target.port}", *map(str, counts)]
         done = subprocess.run(

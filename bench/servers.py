@@ -43,7 +43,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ServerKind:
     name: str
     command: Callable[[int], list[str]]
     environment: dict[str, str] = field(default_factory=dict)
@@ -78,22 +78,22 @@ def build() -> str:
 
 
 KINDS = {
-    "headrace": Kind(
+    "headrace": ServerKind(
         "headrace",
         lambda port: [str(HEADRACE), "serve", "--port", str(port)],
         HEADRACE_ENVIRONMENT,
         _require_headrace,
     ),
-    "reference": Kind(
+    "reference": ServerKind(
         "reference",
         lambda port: ["node", str(REFERENCE / "start.mjs"), str(port)],
         prepare=_install_reference,
     ),
-    "bare": Kind("bare", lambda port: [sys.executable, "-m", "bench.bare_server", str(port)]),
+    "bare": ServerKind("bare", lambda port: [sys.executable, "-m", "bench.bare_server", str(port)]),
 }
 
 
-def _storing(mode: str) -> Kind:
+def _storing(mode: str) -> ServerKind:
     environment = HEADRACE_ENVIRONMENT | {"DS_STORAGE__MODE": mode}
     return replace(KINDS["headrace"], name=mode, environment=environment, stores=True)
 
@@ -101,7 +101,7 @@ def _storing(mode: str) -> Kind:
 STORING = {
     **{mode: _storing(mode) for mode in ("file-durable", "acid", "file-fast")},
     "reference-file": replace(KINDS["reference"], name="reference-file", stores=True),
-    "sendfile": Kind(
+    "sendfile": ServerKind(
         "sendfile",
         lambda port: [sys.executable, "-m", "bench.sendfile_server", str(port)],
         stores=True,
@@ -111,7 +111,7 @@ STORING = {
 
 
 @contextmanager
-def running(kind: Kind) -> Iterator[Target]:
+def running(kind: ServerKind) -> Iterator[Target]:
     """A fresh server that listens; it is stopped, and killed if need be, at the end."""
     if not kind.stores:
         with _running(kind) as target:
@@ -125,7 +125,7 @@ def running(kind: Kind) -> Iterator[Target]:
 
 
 @contextmanager
-def _running(kind: Kind) -> Iterator[Target]:
+def _running(kind: ServerKind) -> Iterator[Target]:
     port = free_port()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(

@@ -29,7 +29,7 @@ from bench.meter import Meter, Sample, pin_generator
 from bench.rows.appends import ClosedLoop, plain
 from bench.rows.base import Target
 from bench.rows.durable import CONNECTIONS, create_all
-from bench.servers import STORING, Kind, build, running
+from bench.servers import STORING, ServerKind, build, running
 from bench.sockets import raise_descriptor_limit
 
 STREAMS = (10, 1_000, 100_000)
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> None:
         options.report.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def _in_turns(kind: Kind, rounds: int, seconds: float) -> list[dict[int, Sample]]:
+def _in_turns(kind: ServerKind, rounds: int, seconds: float) -> list[dict[int, Sample]]:
     names = _names(max(STREAMS))
     with running(kind) as target:
         create_all(target.port, names)
@@ -106,7 +106,7 @@ def _in_turns(kind: Kind, rounds: int, seconds: float) -> list[dict[int, Sample]
         return [{n: one.run(seconds) for n, one in contenders.items()} for _ in range(rounds)]
 
 
-def _sustained(kind: Kind, streams: int, seconds: int) -> list[Sample]:
+def _sustained(kind: ServerKind, streams: int, seconds: int) -> list[Sample]:
     names = _names(streams)
     with running(kind) as target:
         create_all(target.port, names)

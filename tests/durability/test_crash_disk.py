@@ -25,7 +25,7 @@ from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.journal import Journal
 from headrace.storage.file.pack_allocator import PackAllocator
 from headrace.storage.file.pack_format import PackWriter
-from headrace.storage.file.stream_files import StreamWriter
+from headrace.storage.file.stream_files import StreamFileWriter
 from tests.durability.crash_machine import Machine, Violation, run_seed, small_windows
 
 SEEDS = 1000
@@ -144,7 +144,7 @@ def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def catalog_before_flush(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StreamWriter, "sync", lambda writer: None)
+    patch.setattr(StreamFileWriter, "sync", lambda writer: None)
 
 
 def catalog_before_packs(patch: pytest.MonkeyPatch) -> None:

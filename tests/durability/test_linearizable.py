@@ -11,8 +11,8 @@ import pytest
 from headrace.testing.history import Recorder, lines_as_log
 from headrace.testing.linearizability import (
     NEVER,
-    Kind,
     Operation,
+    OperationKind,
     Record,
     digest_of,
     violation,
@@ -39,7 +39,7 @@ def test_appends_reads_heads_and_a_close_are_linearizable(mode: str, tmp_path: P
         run([*recorders, closer])
         final = httpx.get(server.url + PATH, params={"offset": "-1"})
     history = [operation for one in [*recorders, closer] for operation in one.history]
-    assert {operation.kind for operation in history} == set(Kind)
+    assert {operation.kind for operation in history} == set(OperationKind)
     assert len(history) > CLIENTS * OPERATIONS
     assert violation(history, lines_as_log(final.content)) is None
 
@@ -84,8 +84,8 @@ def told() -> Told:
         seen += data
         log.append(Record(len(seen), data))
         now = number * 10
-        history.append(Operation(now, now + 2, Kind.APPEND, len(seen), digest_of(data)))
-        history.append(Operation(now + 4, now + 6, Kind.READ, len(seen), digest_of(seen)))
+        history.append(Operation(now, now + 2, OperationKind.APPEND, len(seen), digest_of(data)))
+        history.append(Operation(now + 4, now + 6, OperationKind.READ, len(seen), digest_of(seen)))
     return Told(history, log)
 
 
@@ -123,7 +123,7 @@ def test_swapped_records_are_found(told: Told) -> None:
 
 def test_a_refused_append_in_the_log_is_found(told: Told) -> None:
     history = [one for one in told.history if one is not told.history[8]]
-    history.append(told.history[8]._replace(kind=Kind.REFUSED))
+    history.append(told.history[8]._replace(kind=OperationKind.REFUSED))
     assert "refused append is in the log" in (violation(history, told.log) or "")
 
 
@@ -137,16 +137,16 @@ def test_a_tail_that_never_was_is_found(told: Told) -> None:
 
 def test_an_open_read_after_an_acknowledged_close_is_found(told: Told) -> None:
     last = told.log[-1].end
-    close = Operation(100, 102, Kind.CLOSE, last)
-    legal = [*told.history, close, Operation(104, 106, Kind.READ_CLOSED, last)]
+    close = Operation(100, 102, OperationKind.CLOSE, last)
+    legal = [*told.history, close, Operation(104, 106, OperationKind.READ_CLOSED, last)]
     assert violation(legal, told.log) is None
-    broken = [*told.history, close, Operation(104, 106, Kind.READ, last)]
+    broken = [*told.history, close, Operation(104, 106, OperationKind.READ, last)]
     assert "returned before" in (violation(broken, told.log) or "")
 
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_an_append_without_an_answer_may_have_happened_or_not(told: Told, happened: bool) -> None:
     data = b"unanswered\n"
-    unknown = Operation(100, NEVER, Kind.APPEND, 0, digest_of(data))
+    unknown = Operation(100, NEVER, OperationKind.APPEND, 0, digest_of(data))
     log = [*told.log, Record(told.log[-1].end + len(data), data)] if happened else told.log
     assert violation([*told.history, unknown], log) is None

@@ -13,7 +13,7 @@ from headrace.protocol.sse import Decoder
 from headrace.testing.raw_http import RawConnection
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import live_readers
-from headrace.testing.sse_reader import Batch, EventStream, open_events
+from headrace.testing.sse_reader import EventBatch, EventStream, open_events
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve, stop_cleanly
 
@@ -59,11 +59,11 @@ def close(http: httpx.Client, path: str) -> None:
     http.post(path, headers={"Stream-Closed": "true"}).raise_for_status()
 
 
-def text_of(batches: list[Batch]) -> str:
+def text_of(batches: list[EventBatch]) -> str:
     return "".join(batch.data or "" for batch in batches)
 
 
-def decoded(batches: list[Batch], content_type: str) -> list[object]:
+def decoded(batches: list[EventBatch], content_type: str) -> list[object]:
     """The messages behind the data events; what is not JSON is one."""
     data = [batch.data for batch in batches if batch.data is not None]
     if content_type == JSON:
@@ -355,7 +355,7 @@ def test_a_rotated_response_ends_cleanly_and_the_next_one_goes_on(
     server = serve(**ROTATION)
     with httpx.Client(base_url=server.url, timeout=DEADLINE_SECS) as http:
         create(http, stream, TEXT, b"a")
-        received: list[Batch] = []
+        received: list[EventBatch] = []
         offset = "-1"
         for message in (b"b", b"c", b"d"):
             with follow(server, stream, offset) as events:

@@ -12,7 +12,7 @@ import httpx
 
 from headrace.stack.health_check import check
 from headrace.stack.ports import Ports
-from headrace.stack.services import Health
+from headrace.stack.services import HealthProbe
 from headrace.testing.waiting import DEADLINE_SECS, eventually
 
 ITEMS = """
@@ -38,7 +38,7 @@ class ShapesProcess:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
-        health = Health("http", f"{self.url}/v1/health")
+        health = HealthProbe("http", f"{self.url}/v1/health")
         eventually(lambda: check(health) == "ok", "the shapes are served")
 
     @property

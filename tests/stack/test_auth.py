@@ -18,8 +18,8 @@ import pytest
 from headrace.stack import envoy as envoy_config
 from headrace.stack.health_check import check
 from headrace.stack.ports import Ports
-from headrace.stack.services import Health
-from headrace.stack.tokens import AUDIENCE, ISSUER, Keys, Kind
+from headrace.stack.services import HealthProbe
+from headrace.stack.tokens import AUDIENCE, ISSUER, Keys, TokenKind
 from headrace.testing.sse_reader import open_events
 from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
@@ -47,14 +47,14 @@ def test_a_request_without_a_token_is_refused(envoy: httpx.Client, stream: str) 
 @pytest.mark.parametrize(
     ("kind", "status"),
     [
-        (Kind.EXPIRED, 401),
-        (Kind.FORGED, 401),
-        (Kind.WRONG_ISSUER, 401),
-        (Kind.WRONG_AUDIENCE, 403),
+        (TokenKind.EXPIRED, 401),
+        (TokenKind.FORGED, 401),
+        (TokenKind.WRONG_ISSUER, 401),
+        (TokenKind.WRONG_AUDIENCE, 403),
     ],
 )
 def test_a_bad_token_is_refused(
-    stack: StackProcess, envoy: httpx.Client, stream: str, kind: Kind, status: int
+    stack: StackProcess, envoy: httpx.Client, stream: str, kind: TokenKind, status: int
 ) -> None:
     headers = {**TEXT, "Authorization": f"Bearer {stack.token(kind)}"}
     assert envoy.put(stream, headers=headers).status_code == status
@@ -186,7 +186,7 @@ def _envoy(
             envoy_config.command(config), stdout=log, stderr=log, cwd=directory
         )
     try:
-        health = Health("http", f"{url}/healthz")
+        health = HealthProbe("http", f"{url}/healthz")
         eventually(lambda: check(health) == "ok", "Envoy answers")
         with httpx.Client(base_url=url, timeout=DEADLINE_SECS) as client:
             yield client

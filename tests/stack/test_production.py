@@ -21,7 +21,7 @@ import yaml  # type: ignore[import-untyped]
 
 from headrace.stack.envoy import executable
 from headrace.stack.ports import PORT_MAP, Ports
-from headrace.stack.tokens import Keys, Kind
+from headrace.stack.tokens import Keys, TokenKind
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
@@ -89,7 +89,7 @@ def test_the_printed_configuration_verifies_against_remote_keys_behind_tls(tmp_p
             ) as client:
                 eventually(lambda: _status(client, "/healthz") == 200, "Envoy answers")
                 assert client.get("/v1/stream/x").status_code == 401
-                for kind, status in ((Kind.VALID, 200), (Kind.FORGED, 401)):
+                for kind, status in ((TokenKind.VALID, 200), (TokenKind.FORGED, 401)):
                     headers = {"Authorization": f"Bearer {keys.mint(kind)}"}
                     assert client.get("/v1/stream/x", headers=headers).status_code == status
         finally:

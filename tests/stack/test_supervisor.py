@@ -14,7 +14,7 @@ import pytest
 from headrace.stack import processes
 from headrace.stack.cleanup import end_recorded
 from headrace.stack.ports import Ports
-from headrace.stack.services import Health, Service
+from headrace.stack.services import HealthProbe, Service
 from headrace.stack.state_directory import Record, Recorded, StateDirectory
 from headrace.stack.supervisor import StackFailed, Supervisor
 from headrace.testing.waiting import eventually
@@ -114,7 +114,7 @@ def test_a_part_that_never_comes_up_fails_the_stack_with_its_last_words(
     tmp_path: Path, runs: list[Run]
 ) -> None:
     # Without something to ask, a service is up as soon as it runs.
-    health = Health("tcp", f"127.0.0.1:{Ports(any_free=True).give('server')}")
+    health = HealthProbe("tcp", f"127.0.0.1:{Ports(any_free=True).give('server')}")
     command = (sys.executable, "-c", "raise SystemExit('no such thing')")
     run = Run(tmp_path / "state", [Service("broken", command, health=health)])
     runs.append(run)
@@ -134,7 +134,9 @@ while not pathlib.Path({str(gate)!r}).exists():
 http.server.test(http.server.SimpleHTTPRequestHandler, port={port}, bind="127.0.0.1")
 """
     service = Service(
-        "page", (sys.executable, "-c", code), health=Health("http", f"http://127.0.0.1:{port}/")
+        "page",
+        (sys.executable, "-c", code),
+        health=HealthProbe("http", f"http://127.0.0.1:{port}/"),
     )
     runs.append(Run(tmp_path / "state", [service]))
     eventually(lambda: runs[0].pid("page") is not None, "it runs")
@@ -153,7 +155,7 @@ def test_what_an_earlier_run_reported_says_nothing_about_the_next(
     service = Service(
         "quiet",
         (sys.executable, "-c", SLEEP),
-        health=Health("pipelines", str(report)),
+        health=HealthProbe("pipelines", str(report)),
         reports=(report,),
     )
     runs.append(Run(tmp_path / "state", [service]))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from joserfc import jwk, jwt
 
-from headrace.stack.tokens import AUDIENCE, ISSUER, Keys, Kind
+from headrace.stack.tokens import AUDIENCE, ISSUER, Keys, TokenKind
 
 
 def claims(keys: Keys, token: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_a_token_verifies_with_the_published_key(tmp_path: Path) -> None:
 
 def test_an_expired_token_expired_an_hour_ago(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
-    assert claims(keys, keys.mint(Kind.EXPIRED, now=10_000))["exp"] == 6400
+    assert claims(keys, keys.mint(TokenKind.EXPIRED, now=10_000))["exp"] == 6400
 
 
 def test_the_private_key_is_for_its_owner_only_and_is_not_published(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from headrace.subscriptions.callback_urls import (
     AddressScope,
-    Target,
     TargetRules,
+    WebhookTarget,
     check_addresses,
     parse_target,
     resolve,
@@ -38,19 +38,22 @@ def is_refused(url: str, rules: TargetRules) -> bool:
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("https://worker.example/hooks", Target("https", "worker.example", 443, "/hooks")),
-        ("https://worker.example", Target("https", "worker.example", 443, "/")),
-        ("HTTPS://Worker.Example:8443/A", Target("https", "worker.example", 8443, "/A")),
-        ("https://worker.example?x=1", Target("https", "worker.example", 443, "/?x=1")),
-        ("https://w.example/a?b=c&d=%20", Target("https", "w.example", 443, "/a?b=c&d=%20")),
-        ("https://8.8.8.8/", Target("https", "8.8.8.8", 443, "/")),
-        ("https://[2606:4700::1111]:1/", Target("https", "2606:4700::1111", 1, "/")),
-        ("https://xn--bcher-kva.example/", Target("https", "xn--bcher-kva.example", 443, "/")),
-        ("https://a_b.example./", Target("https", "a_b.example.", 443, "/")),
-        ("https://user.example/@x", Target("https", "user.example", 443, "/@x")),
+        ("https://worker.example/hooks", WebhookTarget("https", "worker.example", 443, "/hooks")),
+        ("https://worker.example", WebhookTarget("https", "worker.example", 443, "/")),
+        ("HTTPS://Worker.Example:8443/A", WebhookTarget("https", "worker.example", 8443, "/A")),
+        ("https://worker.example?x=1", WebhookTarget("https", "worker.example", 443, "/?x=1")),
+        ("https://w.example/a?b=c&d=%20", WebhookTarget("https", "w.example", 443, "/a?b=c&d=%20")),
+        ("https://8.8.8.8/", WebhookTarget("https", "8.8.8.8", 443, "/")),
+        ("https://[2606:4700::1111]:1/", WebhookTarget("https", "2606:4700::1111", 1, "/")),
+        (
+            "https://xn--bcher-kva.example/",
+            WebhookTarget("https", "xn--bcher-kva.example", 443, "/"),
+        ),
+        ("https://a_b.example./", WebhookTarget("https", "a_b.example.", 443, "/")),
+        ("https://user.example/@x", WebhookTarget("https", "user.example", 443, "/@x")),
     ],
 )
-def test_a_public_https_url_is_taken_apart(url: str, target: Target) -> None:
+def test_a_public_https_url_is_taken_apart(url: str, target: WebhookTarget) -> None:
     assert parse_target(url, STRICT) == target
 
 
@@ -278,7 +281,7 @@ def test_http_to_localhost_goes_nowhere_else_even_if_the_name_does() -> None:
 
 def test_a_name_is_resolved_and_its_addresses_are_checked() -> None:
     """`localhost` is a name that resolves everywhere, and to what only some may reach."""
-    target = Target("https", "localhost", 443, "/")
+    target = WebhookTarget("https", "localhost", 443, "/")
 
     async def addresses(rules: TargetRules) -> list[str]:
         return [str(a) for a in await resolve(target, rules, asyncio.get_running_loop())]

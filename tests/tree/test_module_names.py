@@ -54,7 +54,7 @@ def stale_dotted(text: str) -> Iterator[str]:
 
 
 def leads_to_a_module(package: str, rest: list[str]) -> bool:
-    """The names lead to a module or into one: `shapes.tables.Snapshot` names what is in it."""
+    """The names lead to a module or into one: `shapes.tables.TableSnapshot` names what is in it."""
     directory = SOURCE / package
     for name in rest:
         if not (directory / name).is_dir():

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from headrace.stack.tokens import Kind
+from headrace.stack.tokens import TokenKind
 from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS
 from tests.ui.conftest import Open
@@ -60,7 +60,7 @@ def test_a_token_is_asked_for_checked_by_envoy_and_kept_in_memory_only(
     page = open_ui(place(name), stack.address("envoy"))
     dialog = page.get_by_role("dialog", name="Token")
     expect(dialog).to_contain_text("wants to know who you are")
-    for kind, said in ((Kind.EXPIRED, "expired"), (Kind.WRONG_AUDIENCE, "Audiences")):
+    for kind, said in ((TokenKind.EXPIRED, "expired"), (TokenKind.WRONG_AUDIENCE, "Audiences")):
         use_token(page, stack.token(kind))
         expect(dialog).to_contain_text("This token was refused")
         expect(dialog).to_contain_text(said)

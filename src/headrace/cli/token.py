@@ -32,21 +32,21 @@ def token(
     The signing keys are created on first use and kept in the state directory.
     """
     try:
-        from headrace.stack.tokens import Keys, Kind
+        from headrace.stack.tokens import Keys, TokenKind
     except ImportError as error:
         fail(
             f"Tokens need {error.name}: pip install '.[stack]' in a clone of Headrace.",
             EXIT_REFUSED,
         )
     faults = {
-        Kind.EXPIRED: expired,
-        Kind.WRONG_ISSUER: wrong_issuer,
-        Kind.WRONG_AUDIENCE: wrong_audience,
-        Kind.FORGED: forged,
+        TokenKind.EXPIRED: expired,
+        TokenKind.WRONG_ISSUER: wrong_issuer,
+        TokenKind.WRONG_AUDIENCE: wrong_audience,
+        TokenKind.FORGED: forged,
     }
     chosen = [kind for kind, wanted in faults.items() if wanted]
     if len(chosen) > 1:
         names = " and ".join(f"--{kind}" for kind in chosen)
         fail(f"{names} exclude each other: choose one.", EXIT_REFUSED)
-    kind = chosen[0] if chosen else Kind.VALID
+    kind = chosen[0] if chosen else TokenKind.VALID
     typer.echo(Keys(state_directory(state).path).mint(kind, sub, lifetime))

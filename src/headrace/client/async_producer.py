@@ -11,7 +11,13 @@ from typing import Any
 from headrace.client.async_driver import AsyncDriver
 from headrace.client.encoding import encode_data, encode_value
 from headrace.client.requests import Appended
-from headrace.client.send_queue import Batch, ProducerBroken, ProducerOptions, SendQueue, send_batch
+from headrace.client.send_queue import (
+    ProducerBroken,
+    ProducerOptions,
+    SendBatch,
+    SendQueue,
+    send_batch,
+)
 from headrace.client.stream_ops import StreamOps
 from headrace.errors import HeadraceError, StreamClosed
 
@@ -103,7 +109,7 @@ class AsyncProducer:
         """After a failure: the messages that are not known to be in the stream, in order."""
         return self._queue.unaccepted()
 
-    async def _await(self, last: Batch | None) -> Appended | None:
+    async def _await(self, last: SendBatch | None) -> Appended | None:
         """Wait until this batch, and so everything before it, is in the stream."""
         self._raise_failure()
         if last is None:
@@ -134,7 +140,7 @@ class AsyncProducer:
             self._senders.append(asyncio.create_task(self._send()))
         self._change.notify_all()
 
-    async def _next(self) -> Batch | None:
+    async def _next(self) -> SendBatch | None:
         """The next batch, waited for; None when this producer has ended."""
         while True:
             batch = self._queue.take(time.monotonic())

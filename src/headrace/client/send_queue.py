@@ -105,7 +105,7 @@ class ProducerOptions:
             raise ValueError("linger_ms must not be negative.")
 
 
-class Batch:
+class SendBatch:
     """Messages that are sent together, and the stamp they are sent under."""
 
     __slots__ = ("closes", "in_doubt", "messages", "result", "size", "stamp")
@@ -167,8 +167,8 @@ class SendQueue:
         self._open: list[bytes] = []
         self._open_bytes = 0
         self._open_since = 0.0
-        self._sealed: deque[Batch] = deque()
-        self._in_flight: list[Batch] = []
+        self._sealed: deque[SendBatch] = deque()
+        self._in_flight: list[SendBatch] = []
         self._window = Window(options.in_flight_max)
         self.has_values = False
         """Whether JSON values were added, which only a JSON stream keeps apart."""
@@ -200,17 +200,17 @@ class SendQueue:
             return True
         return first
 
-    def seal(self, *, closes: bool = False) -> Batch | None:
+    def seal(self, *, closes: bool = False) -> SendBatch | None:
         """What is gathered becomes a batch; the last batch there is."""
         if self._open or closes:
-            self._sealed.append(Batch(self._open, self._open_bytes, closes))
+            self._sealed.append(SendBatch(self._open, self._open_bytes, closes))
             self._open, self._open_bytes = [], 0
         behind = self._sealed or self._in_flight
         return behind[-1] if behind else None
 
     # -- sending --------------------------------------------------------------------------------
 
-    def take(self, now: float) -> Batch | None:
+    def take(self, now: float) -> SendBatch | None:
         """The next batch to send, if one is due."""
         if self.error is not None or not self._may_send():
             return None
@@ -244,13 +244,13 @@ class SendQueue:
         )
         return self._established and one_epoch and len(self._in_flight) < self._window.size
 
-    def _stamp(self, batch: Batch) -> None:
+    def _stamp(self, batch: SendBatch) -> None:
         batch.stamp = ProducerStamp(self.id, self.epoch, self._next_seq)
         self._next_seq += 1
 
     # -- hearing --------------------------------------------------------------------------------
 
-    def accepted(self, batch: Batch, result: Appended) -> None:
+    def accepted(self, batch: SendBatch, result: Appended) -> None:
         batch.result = result
         self._in_flight.remove(batch)
         self._window.arrived_in_order()
@@ -264,7 +264,7 @@ class SendQueue:
         """A batch arrived before one that was sent earlier, and was refused."""
         self._window.overtaken()
 
-    def failed(self, batch: Batch, error: HeadraceError) -> None:
+    def failed(self, batch: SendBatch, error: HeadraceError) -> None:
         """End it; the batch goes back in front, so that `unaccepted` is in order."""
         if self.error is None:
             self.error = error
@@ -280,7 +280,7 @@ class SendQueue:
         )
         return [message for batch in batches for message in batch.messages] + self._open
 
-    def is_through(self, batch: Batch) -> bool:
+    def is_through(self, batch: SendBatch) -> bool:
         """Whether this batch and everything before it was accepted.
 
         Its own answer does not say so: the answers to those before it may still be under way.
@@ -295,11 +295,11 @@ class SendQueue:
             for other in (*self._in_flight, *self._sealed)
         )
 
-    def is_first(self, batch: Batch) -> bool:
+    def is_first(self, batch: SendBatch) -> bool:
         """Whether nothing before this batch is still unheard of."""
         return self._in_flight[0] is batch
 
-    def claim(self, batch: Batch, fenced_by: int) -> None:
+    def claim(self, batch: SendBatch, fenced_by: int) -> None:
         """Number a fenced batch anew; the first to come claims the epoch."""
         assert batch.stamp is not None, "a batch that was sent has a stamp"
         if batch.stamp.epoch == self.epoch:
@@ -308,13 +308,13 @@ class SendQueue:
             self._established = False
         self._stamp(batch)
 
-    def may_claim(self, batch: Batch) -> bool:
+    def may_claim(self, batch: SendBatch) -> bool:
         assert batch.stamp is not None, "a batch that was sent has a stamp"
         return self._may_claim or batch.stamp.epoch != self.epoch
 
 
 def send_batch(
-    queue: SendQueue, batch: Batch, handle: StreamOps, guard: AbstractContextManager[Any]
+    queue: SendQueue, batch: SendBatch, handle: StreamOps, guard: AbstractContextManager[Any]
 ) -> Steps[Appended]:
     """Send one batch until the stream has it; the answer. Raises what ends the producer.
 
@@ -363,7 +363,7 @@ def send_batch(
             return result
 
 
-def _turn(queue: SendQueue, batch: Batch) -> Steps[None]:
+def _turn(queue: SendQueue, batch: SendBatch) -> Steps[None]:
     """Wait until everything before this batch is heard of."""
     while not queue.is_first(batch):
         if queue.error is not None:

@@ -12,7 +12,13 @@ from typing import Any
 
 from headrace.client.encoding import encode_data, encode_value
 from headrace.client.requests import Appended
-from headrace.client.send_queue import Batch, ProducerBroken, ProducerOptions, SendQueue, send_batch
+from headrace.client.send_queue import (
+    ProducerBroken,
+    ProducerOptions,
+    SendBatch,
+    SendQueue,
+    send_batch,
+)
 from headrace.client.stream_ops import StreamOps
 from headrace.client.sync_driver import CancelHandle, Driver
 from headrace.client.transport import Stopped
@@ -82,7 +88,7 @@ class Producer:
         with self._change:
             self._await(self._queue.seal(), timeout_secs)
 
-    def _await(self, last: Batch | None, timeout_secs: float | None = None) -> Appended | None:
+    def _await(self, last: SendBatch | None, timeout_secs: float | None = None) -> Appended | None:
         """Wait until this batch, and so everything before it, is in the stream."""
         self._raise_failure()
         if last is None:
@@ -149,7 +155,7 @@ class Producer:
             thread.start()
         self._change.notify_all()
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> SendBatch | None:
         """The next batch, waited for; None when this producer has ended."""
         while True:
             batch = self._queue.take(time.monotonic())
@@ -186,7 +192,7 @@ class Producer:
                 self._settle(batch, result)
 
     def _settle(
-        self, batch: Batch, result: Appended | None = None, error: HeadraceError | None = None
+        self, batch: SendBatch, result: Appended | None = None, error: HeadraceError | None = None
     ) -> None:
         with self._change:
             if result is not None:

@@ -22,7 +22,7 @@ INTEGER_MAX = 2**63 - 1  # TOML's own bound
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class ValueKind(Generic[T]):
     """A set of values: in words, and as a function from TOML values and strings into it.
 
     `parse` raises ValueError or TypeError for anything else, and returns its own results unchanged.
@@ -38,7 +38,7 @@ def _text(raw: object) -> str:
     return raw.strip()
 
 
-def whole(low: int, high: int = INTEGER_MAX) -> Kind[int]:
+def whole(low: int, high: int = INTEGER_MAX) -> ValueKind[int]:
     """Integers from low to high, written in decimal digits."""
 
     def parse(raw: object) -> int:
@@ -49,10 +49,10 @@ def whole(low: int, high: int = INTEGER_MAX) -> Kind[int]:
         return raw
 
     upper = f"from {low} to {high}" if high != INTEGER_MAX else f"of at least {low}"
-    return Kind(f"a whole number {upper}", parse)
+    return ValueKind(f"a whole number {upper}", parse)
 
 
-def or_auto(kind: Kind[T]) -> Kind[T | Literal["auto"]]:
+def or_auto(kind: ValueKind[T]) -> ValueKind[T | Literal["auto"]]:
     """Also the word auto: the value then follows another setting."""
 
     def parse(raw: object) -> T | Literal["auto"]:
@@ -60,10 +60,10 @@ def or_auto(kind: Kind[T]) -> Kind[T | Literal["auto"]]:
             return "auto"
         return kind.parse(raw)
 
-    return Kind(f"{kind.allowed}, or auto", parse)
+    return ValueKind(f"{kind.allowed}, or auto", parse)
 
 
-def seconds(*, zero: bool) -> Kind[float]:
+def seconds(*, zero: bool) -> ValueKind[float]:
     """A duration; fractions are fine."""
 
     def parse(raw: object) -> float:
@@ -76,10 +76,12 @@ def seconds(*, zero: bool) -> Kind[float]:
         return float(raw)
 
     lower = "from 0" if zero else "above 0 and"
-    return Kind(f"a number of seconds {lower} up to {SECONDS_MAX:.0f}, fractions allowed", parse)
+    return ValueKind(
+        f"a number of seconds {lower} up to {SECONDS_MAX:.0f}, fractions allowed", parse
+    )
 
 
-def words(*allowed: str, also: Mapping[str, str] | None = None) -> Kind[str]:
+def words(*allowed: str, also: Mapping[str, str] | None = None) -> ValueKind[str]:
     """One of a few words; `also` maps other spellings to them."""
     spellings = {word: word for word in allowed} | dict(also or {})
 
@@ -91,7 +93,7 @@ def words(*allowed: str, also: Mapping[str, str] | None = None) -> Kind[str]:
             raise ValueError("not one of the words")
         return spellings[word]
 
-    return Kind(f"one of {', '.join(spellings)}", parse)
+    return ValueKind(f"one of {', '.join(spellings)}", parse)
 
 
 def _flag(raw: object) -> bool:
@@ -101,14 +103,14 @@ def _flag(raw: object) -> bool:
     return word in ("true", "1")
 
 
-def optional(kind: Kind[T]) -> Kind[T | None]:
+def optional(kind: ValueKind[T]) -> ValueKind[T | None]:
     """Also unset, which is written as the empty string."""
 
     def parse(raw: object) -> T | None:
         unset = raw is None or (isinstance(raw, str) and not raw.strip())
         return None if unset else kind.parse(raw)
 
-    return Kind(f"{kind.allowed}, or empty for none", parse)
+    return ValueKind(f"{kind.allowed}, or empty for none", parse)
 
 
 def _items(raw: object) -> list[object]:
@@ -210,20 +212,20 @@ COUNT = whole(1)
 COUNT_OR_OFF = whole(0)
 SECONDS = seconds(zero=False)
 SECONDS_OR_OFF = seconds(zero=True)
-FLAG = Kind("true or false (or 1 or 0)", _flag)
-HOST = Kind("a host name or an IP address", _host)
-PUBLIC_URL = Kind("an absolute http or https URL without a query", _public_url)
-PATH_ROOT = Kind("an absolute path such as /v1/stream, without a slash at the end", _path_root)
-BUCKET_ROOT = Kind("/ or a path such as /buckets, without a slash at the end", _bucket_root)
-FILE_PATH = Kind("a path", _file_path)
-LOG_FILTER = Kind(FILTER_ALLOWED, _log_filter)
-POWER_OF_TWO = Kind("a power of two from 1 to 256", _power_of_two)
-ORIGINS = Kind(
+FLAG = ValueKind("true or false (or 1 or 0)", _flag)
+HOST = ValueKind("a host name or an IP address", _host)
+PUBLIC_URL = ValueKind("an absolute http or https URL without a query", _public_url)
+PATH_ROOT = ValueKind("an absolute path such as /v1/stream, without a slash at the end", _path_root)
+BUCKET_ROOT = ValueKind("/ or a path such as /buckets, without a slash at the end", _bucket_root)
+FILE_PATH = ValueKind("a path", _file_path)
+LOG_FILTER = ValueKind(FILTER_ALLOWED, _log_filter)
+POWER_OF_TWO = ValueKind("a power of two from 1 to 256", _power_of_two)
+ORIGINS = ValueKind(
     "* alone, or a list of origins such as https://app.example.com, no path; empty for none",
     _origins,
 )
-ALLOWED_HOSTS = Kind(
+ALLOWED_HOSTS = ValueKind(
     "auto, * for any, or a list of host names and addresses without ports", _allowed_hosts
 )
-NETWORKS = Kind("a list of IP addresses, CIDRs such as 10.0.0.0/8, or loopback", _networks)
+NETWORKS = ValueKind("a list of IP addresses, CIDRs such as 10.0.0.0/8, or loopback", _networks)
 STORAGE_MODE = words("memory", "file-fast", "file-durable", "acid", also={"redb": "acid"})

@@ -30,7 +30,7 @@ from headrace.config.kinds import (
     SECONDS,
     SECONDS_OR_OFF,
     STORAGE_MODE,
-    Kind,
+    ValueKind,
     optional,
     or_auto,
     whole,
@@ -63,7 +63,7 @@ class ConfigError(ValueError):
         self.suggestion = suggestion
 
 
-def _setting(default: object, kind: Kind[T], help: str) -> T:
+def _setting(default: object, kind: ValueKind[T], help: str) -> T:
     """A section's field. Typed as its value, which is how dataclasses present `field` too."""
     metadata = {"kind": kind, "help": help}
     return field(default=kind.parse(default), metadata=metadata)
@@ -376,7 +376,7 @@ class Setting:
     """One setting: its names, what it may be, what it is unless told otherwise."""
 
     key: str
-    kind: Kind[Any]
+    kind: ValueKind[Any]
     default: object
     help: str
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.shapes.definition import Offset
-from headrace.shapes.tables import Row, Snapshot, Table
+from headrace.shapes.tables import Row, Table, TableSnapshot
 
 Entry = dict[str, Any]
 
@@ -87,13 +87,13 @@ class Writer:
         return {"key": key, "value": value, "headers": headers}
 
 
-def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
+def snapshot_facts(snapshot: TableSnapshot) -> dict[str, Any]:
     """What a snapshot had seen, for a reader who knows the transactions of changes."""
     running = [str(xid) for xid in snapshot.running]
     return {"xmin": str(snapshot.xmin), "xmax": str(snapshot.xmax), "xip_list": running}
 
 
-def snapshot_end(snapshot: Snapshot) -> Entry:
+def snapshot_end(snapshot: TableSnapshot) -> Entry:
     """Behind the rows of a shape."""
     return {"headers": {"control": "snapshot-end", **snapshot_facts(snapshot)}}
 

@@ -29,7 +29,7 @@ from headrace.shapes.feed import BATCH_BYTES, Feed, Transaction
 from headrace.shapes.logs import ShapeLog
 from headrace.shapes.messages import Entry, Numbering, RowChange, Writer, snapshot_end
 from headrace.shapes.subsets import Subset
-from headrace.shapes.tables import Snapshot, Table
+from headrace.shapes.tables import Table, TableSnapshot
 
 SHAPES_MAX = 1000
 WAITING_BYTES_MAX = 16 << 20
@@ -54,7 +54,7 @@ class Shape:
     definition: Definition
     table: Table
     log: ShapeLog
-    snapshot: Snapshot | None = None
+    snapshot: TableSnapshot | None = None
     waiting: list[Transaction] | None = field(default_factory=list)
     waiting_bytes: int = 0
     numbering: Numbering = field(default_factory=Numbering)
@@ -148,7 +148,7 @@ class Shapes:
                 return None
             shape = Shape(handle, definition, table, self._log(handle), waiting=None)
             assert isinstance(stored, dict), "as it was written"
-            shape.snapshot = Snapshot(**{**stored, "running": tuple(stored["running"])})
+            shape.snapshot = TableSnapshot(**{**stored, "running": tuple(stored["running"])})
             shape.log.recover()
         except (BadRequest, Refused):
             return None

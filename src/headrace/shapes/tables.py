@@ -79,7 +79,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TableSnapshot:
     """What a transaction saw: which others were done when it looked, and where the log was."""
 
     lsn: int
@@ -117,7 +117,7 @@ def rows(
     table: Table,
     where: Sequence[sql.Composable],
     ending: sql.Composable = _NOTHING,
-) -> tuple[Snapshot, Iterator[Row]]:
+) -> tuple[TableSnapshot, Iterator[Row]]:
     """What the transaction that `connection` is in sees: the snapshot, and the rows.
 
     All clauses of `where` hold for them; `ending` may order and limit them.
@@ -128,7 +128,7 @@ def rows(
     assert found is not None, "a select without a table has one row"
     xmin, xmax, running = found[0].split(":")
     numbers = [int(number) & 0xFFFFFFFF for number in running.split(",") if number]
-    snapshot = Snapshot(
+    snapshot = TableSnapshot(
         lsn_number(found[1]), int(xmin) & 0xFFFFFFFF, int(xmax) & 0xFFFFFFFF, tuple(numbers)
     )
     if definition.log == "changes_only":

@@ -1,4 +1,4 @@
-"""Asking a service whether it is well, as `Health` says, and answering in one word or sentence."""
+"""Runs one `HealthProbe` against a service; the answer is `ok` or what is wrong."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headrace.stack.services import HEALTH_TIMEOUT_SECS, Health
+from headrace.stack.services import HEALTH_TIMEOUT_SECS, HealthProbe
 
 OK = "ok"
 PROGRESS_SECS_MAX = 60.0  # a pipeline reports once a second; a long batch may hold that up
 
 
-def check(health: Health, timeout_secs: float = HEALTH_TIMEOUT_SECS) -> str:
+def check(health: HealthProbe, timeout_secs: float = HEALTH_TIMEOUT_SECS) -> str:
     """`ok`, or what is wrong."""
     if health.kind == "process":
         return OK

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.stack import envoy
 from headrace.stack.ports import LOOPBACK, Ports, url
-from headrace.stack.services import HEADRACE, Health, Service
+from headrace.stack.services import HEADRACE, HealthProbe, Service
 from headrace.stack.state_directory import StateDirectory
 from headrace.stack.sync_services import database, dev_services, sync_services
 from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
@@ -66,7 +66,7 @@ def _server(state: StateDirectory, ports: Ports) -> Service:
         name="server",
         argv=(*HEADRACE, "serve"),
         env=env,
-        health=Health("http", f"{url(port)}/readyz"),
+        health=HealthProbe("http", f"{url(port)}/readyz"),
         address=url(port),
         note="no authentication",
     )
@@ -99,7 +99,7 @@ def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Service) -
     return Service(
         name="envoy",
         argv=envoy.command(config),
-        health=Health("http", f"{url(setup.listen_port)}/healthz"),
+        health=HealthProbe("http", f"{url(setup.listen_port)}/healthz"),
         needs=("server",),
         address=url(setup.listen_port),
         page=page,

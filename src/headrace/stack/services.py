@@ -13,7 +13,7 @@ HEADRACE = (sys.executable, "-m", "headrace.cli")
 
 
 @dataclass(frozen=True)
-class Health:
+class HealthProbe:
     """How to ask a service whether it is well.
 
     `http` wants 200 from a URL, `tcp` wants a connection to host:port, `postgres` wants an answer
@@ -25,7 +25,7 @@ class Health:
     target: str = ""
 
 
-ALIVE = Health("process")
+ALIVE = HealthProbe("process")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Service:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    health: Health = ALIVE
+    health: HealthProbe = ALIVE
     needs: tuple[str, ...] = ()
     address: str = ""  # what a person opens or connects to
     page: str = ""  # the stream browser's address, where this service serves it

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.stack.processes import Identity
-from headrace.stack.services import Health
+from headrace.stack.services import HealthProbe
 
 DEFAULT_DIRECTORY = Path(".headrace")
 VARIABLE = "HEADRACE_STATE_DIR"
@@ -36,7 +36,7 @@ class Recorded:
     note: str = ""
     restarts: int = 0
     since: float = 0.0  # seconds since the epoch
-    health: Health = field(default_factory=lambda: Health("process"))
+    health: HealthProbe = field(default_factory=lambda: HealthProbe("process"))
 
     @property
     def identity(self) -> Identity | None:
@@ -113,7 +113,7 @@ class StateDirectory:
 
 def _record(raw: dict[str, Any]) -> Record:
     services = [
-        Recorded(**{**service, "health": Health(**service["health"])})
+        Recorded(**{**service, "health": HealthProbe(**service["health"])})
         for service in raw.pop("parts")
     ]
     supervisor = Identity(**raw.pop("supervisor"))

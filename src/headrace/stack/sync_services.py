@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from headrace.postgres.server import PostgresServer
 from headrace.stack.ports import Ports, url
-from headrace.stack.services import HEADRACE, Health, Service
+from headrace.stack.services import HEADRACE, HealthProbe, Service
 from headrace.stack.state_directory import StateDirectory
 
 POSTGRES_URL = "POSTGRES_URL"
@@ -77,7 +77,7 @@ def database(state: StateDirectory, ports: Ports) -> Database:
         name="postgres",
         argv=tuple(server.prepare()),
         # The migration makes the stack's database; this one is always there.
-        health=Health("postgres", server.url_of("postgres")),
+        health=HealthProbe("postgres", server.url_of("postgres")),
         address=shown(server.url),
         note="password: password",
         stop_signal=signal.SIGINT,  # a fast shutdown; SIGTERM would wait for every client
@@ -119,7 +119,7 @@ def _sync(state: StateDirectory, env: dict[str, str]) -> Service:
         ),
         env=env,
         needs=("prepare", "server"),
-        health=Health("pipelines", os.pathsep.join(map(str, reports))),
+        health=HealthProbe("pipelines", os.pathsep.join(map(str, reports))),
         reports=reports,
         note="Spark: " + ", ".join(PIPELINES),
         stop_secs=PIPELINE_STOP_SECS,
@@ -133,7 +133,7 @@ def _monitor(ports: Ports, env: dict[str, str]) -> Service:
         argv=(*HEADRACE, "stack", "monitor", "--port", str(port)),
         env=env,
         needs=("prepare", "server"),
-        health=Health("http", f"{url(port)}/healthz"),
+        health=HealthProbe("http", f"{url(port)}/healthz"),
         address=url(port),
         note="lag of the sync and its slots: /metrics",
     )
@@ -146,7 +146,7 @@ def _shapes(ports: Ports, env: dict[str, str]) -> Service:
         argv=(*HEADRACE, "shapes", "--port", str(port)),
         env=env,
         needs=("prepare", "server"),
-        health=Health("http", f"{url(port)}/v1/health"),
+        health=HealthProbe("http", f"{url(port)}/v1/health"),
         address=url(port),
         note="Electric-compatible: /v1/shape",
     )
@@ -159,7 +159,7 @@ def _adminer(state: StateDirectory, ports: Ports, env: dict[str, str]) -> Servic
         argv=(*HEADRACE, "stack", "database-page", "--port", str(port), "--state", str(state.path)),
         env=env,
         needs=("prepare",),
-        health=Health("http", f"{url(port)}/"),
+        health=HealthProbe("http", f"{url(port)}/"),
         address=url(port),
         note="Adminer, or a read-only page of the tables where there is no PHP",
     )

@@ -20,7 +20,7 @@ LIFETIME_SECS = 3600
 KEY_BITS = 2048
 
 
-class Kind(StrEnum):
+class TokenKind(StrEnum):
     """What is wrong with a token, if anything."""
 
     VALID = "valid"
@@ -78,7 +78,7 @@ class Keys:
 
     def mint(
         self,
-        kind: Kind = Kind.VALID,
+        kind: TokenKind = TokenKind.VALID,
         subject: str = SUBJECT,
         lifetime_secs: int = LIFETIME_SECS,
         now: float | None = None,
@@ -86,19 +86,19 @@ class Keys:
         """A signed token of the given kind."""
         self.ensure()
         issued = int(time.time() if now is None else now)
-        if kind is Kind.EXPIRED:
+        if kind is TokenKind.EXPIRED:
             issued -= 2 * LIFETIME_SECS
             lifetime_secs = LIFETIME_SECS
         key = self._key()
         claims = {
-            "iss": "somebody-else" if kind is Kind.WRONG_ISSUER else ISSUER,
-            "aud": "something-else" if kind is Kind.WRONG_AUDIENCE else AUDIENCE,
+            "iss": "somebody-else" if kind is TokenKind.WRONG_ISSUER else ISSUER,
+            "aud": "something-else" if kind is TokenKind.WRONG_AUDIENCE else AUDIENCE,
             "sub": subject,
             "iat": issued,
             "exp": issued + lifetime_secs,
         }
         # Forged: it claims our key's name and is signed with another.
-        signer = _new_key() if kind is Kind.FORGED else key
+        signer = _new_key() if kind is TokenKind.FORGED else key
         return jwt.encode({"alg": "RS256", "kid": key.kid}, claims, signer)
 
 

@@ -131,7 +131,7 @@ class TargetRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """A webhook URL in parts. `host` is lower case and has no brackets."""
 
     scheme: str
@@ -154,7 +154,7 @@ class Target:
             return None
 
 
-def parse_target(url: str, rules: TargetRules) -> Target:
+def parse_target(url: str, rules: TargetRules) -> WebhookTarget:
     """The target of a URL, as far as it can be judged as written; else WEBHOOK_URL_REJECTED."""
     if len(url) > URL_BYTES_MAX:
         raise _rejected(f"it is longer than {URL_BYTES_MAX} bytes")
@@ -171,7 +171,9 @@ def parse_target(url: str, rules: TargetRules) -> Target:
     if not 0 < port < 65536:
         raise _rejected(f"there is no port {port}")
     path = parts[3] or "/"
-    target = Target(scheme, _parse_host(authority[1]), port, path if path[0] == "/" else f"/{path}")
+    target = WebhookTarget(
+        scheme, _parse_host(authority[1]), port, path if path[0] == "/" else f"/{path}"
+    )
     _check_as_written(target, rules)
     return target
 
@@ -193,7 +195,7 @@ def _parse_host(text: str) -> str:
     return host
 
 
-def _check_as_written(target: Target, rules: TargetRules) -> None:
+def _check_as_written(target: WebhookTarget, rules: TargetRules) -> None:
     address = target.address
     name = target.host.rstrip(".")
     is_localhost = name == "localhost" or (
@@ -207,7 +209,9 @@ def _check_as_written(target: Target, rules: TargetRules) -> None:
         check_addresses(target, [address], rules)
 
 
-def check_addresses(target: Target, addresses: Sequence[Address], rules: TargetRules) -> None:
+def check_addresses(
+    target: WebhookTarget, addresses: Sequence[Address], rules: TargetRules
+) -> None:
     """Refuse the target if any address it leads to is refused: a name that has one good and one
     bad address is an attack, or may become one with the next lookup."""
     for address in addresses:
@@ -218,7 +222,7 @@ def check_addresses(target: Target, addresses: Sequence[Address], rules: TargetR
 
 
 async def resolve(
-    target: Target, rules: TargetRules, loop: asyncio.AbstractEventLoop
+    target: WebhookTarget, rules: TargetRules, loop: asyncio.AbstractEventLoop
 ) -> list[Address]:
     """The addresses a webhook may be sent to now, all of them checked."""
     address = target.address

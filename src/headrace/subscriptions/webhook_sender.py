@@ -11,7 +11,13 @@ from typing import Any, Final
 import httpcore
 import orjson
 
-from headrace.subscriptions.callback_urls import Address, Target, TargetRules, parse_target, resolve
+from headrace.subscriptions.callback_urls import (
+    Address,
+    TargetRules,
+    WebhookTarget,
+    parse_target,
+    resolve,
+)
 from headrace.subscriptions.delivery import Delivered, Failed, Outgoing
 from headrace.subscriptions.errors import SubscriptionRefused
 from headrace.subscriptions.webhook_intake import (
@@ -68,7 +74,7 @@ class WebhookSender:
         return self._tls
 
     async def _post(
-        self, target: Target, addresses: Sequence[Address], outgoing: Outgoing
+        self, target: WebhookTarget, addresses: Sequence[Address], outgoing: Outgoing
     ) -> Delivered | Failed:
         *others, last = addresses
         for address in others:
@@ -79,7 +85,7 @@ class WebhookSender:
         return await self._post_to(last, target, outgoing)
 
     async def _post_to(
-        self, address: Address, target: Target, outgoing: Outgoing
+        self, address: Address, target: WebhookTarget, outgoing: Outgoing
     ) -> Delivered | Failed:
         # A bare pool follows no redirect, keeps no cookie and reads no proxy settings. A new one
         # each time keeps no connection either: one that was opened under another name for the same
@@ -97,7 +103,7 @@ class WebhookSender:
                 await response.aclose()
 
 
-def _request(address: Address, target: Target, outgoing: Outgoing) -> httpcore.Request:
+def _request(address: Address, target: WebhookTarget, outgoing: Outgoing) -> httpcore.Request:
     wait = outgoing.timeout_secs
     extensions: dict[str, Any] = {
         "sni_hostname": target.host.rstrip("."),

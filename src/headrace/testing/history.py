@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from headrace.protocol.offsets import parse_token
-from headrace.testing.linearizability import Kind, Operation, Record, digest_of
+from headrace.testing.linearizability import Operation, OperationKind, Record, digest_of
 
 DEADLINE_SECS = 30.0
 HEADERS = {"Content-Type": "text/plain"}
@@ -43,13 +43,13 @@ class Recorder(threading.Thread):
         self._appends += 1
         called = time.monotonic()
         status, headers, _ = self._ask("POST", self._path, data)
-        kind = Kind.APPEND if status in (200, 204) else Kind.REFUSED
+        kind = OperationKind.APPEND if status in (200, 204) else OperationKind.REFUSED
         self._note(called, kind, _end(headers), digest_of(data))
 
     def close(self) -> None:
         called = time.monotonic()
         self._ask("POST", self._path, b"", {"Stream-Closed": "true"})
-        self._note(called, Kind.CLOSE, 0)
+        self._note(called, OperationKind.CLOSE, 0)
 
     def read(self) -> None:
         called = time.monotonic()
@@ -70,7 +70,9 @@ class Recorder(threading.Thread):
         headers = {name.lower(): value for name, value in response.getheaders()}
         return response.status, headers, response.read()
 
-    def _note(self, called: float, kind: Kind, end: int, digest: int | None = None) -> None:
+    def _note(
+        self, called: float, kind: OperationKind, end: int, digest: int | None = None
+    ) -> None:
         self.history.append(Operation(called, time.monotonic(), kind, end, digest))
 
 
@@ -78,8 +80,8 @@ def _end(headers: dict[str, str]) -> int:
     return parse_token(headers["stream-next-offset"]).bytes
 
 
-def _read_kind(headers: dict[str, str]) -> Kind:
-    return Kind.READ_CLOSED if "stream-closed" in headers else Kind.READ
+def _read_kind(headers: dict[str, str]) -> OperationKind:
+    return OperationKind.READ_CLOSED if "stream-closed" in headers else OperationKind.READ
 
 
 def lines_as_log(data: bytes) -> list[Record]:

@@ -16,7 +16,7 @@ NEVER: Final = float("inf")
 """When an operation returned of which nobody knows whether it happened."""
 
 
-class Kind(IntEnum):
+class OperationKind(IntEnum):
     """What was done; at one tail the order is the one given here."""
 
     APPEND = 0
@@ -35,7 +35,7 @@ class Operation(NamedTuple):
 
     called: float
     returned: float
-    kind: Kind
+    kind: OperationKind
     end: int
     digest: int | None = None
 
@@ -84,7 +84,7 @@ def _place(
     operation: Operation, places: dict[int, int], prefixes: dict[int, int]
 ) -> Operation | str | None:
     """The operation at its place in the order, None if it had no effect, or what is wrong."""
-    if operation.kind is Kind.APPEND:
+    if operation.kind is OperationKind.APPEND:
         assert operation.digest is not None, "an append knows its bytes"
         end = places.get(operation.digest)
         if operation.returned == NEVER:
@@ -92,12 +92,12 @@ def _place(
         if end != operation.end:
             return f"an acknowledged append is at {end}: {operation}"
         return operation
-    if operation.kind is Kind.REFUSED:
+    if operation.kind is OperationKind.REFUSED:
         if operation.digest in places:
             return f"a refused append is in the log: {operation}"
         # It changed nothing, so it commutes with other reads of the closed stream.
-        return operation._replace(end=max(prefixes), kind=Kind.READ_CLOSED)
-    if operation.kind is Kind.CLOSE:
+        return operation._replace(end=max(prefixes), kind=OperationKind.READ_CLOSED)
+    if operation.kind is OperationKind.CLOSE:
         return operation._replace(end=max(prefixes))
     if operation.end not in prefixes:
         return f"a read saw a tail that never was: {operation}"

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from headrace.testing.raw_http import request_bytes
 from headrace.testing.waiting import DEADLINE_SECS
 
-Kind = Literal["idle", "stalled", "healthy"]
+ReaderKind = Literal["idle", "stalled", "healthy"]
 PER_ADDRESS = 4000  # connections from one address: far fewer than there are ephemeral ports
 DESCRIPTORS_RESERVED = 100
 _RECEIVE_BYTES = 256 * 1024
@@ -39,7 +39,7 @@ def descriptors_max() -> int:
 class Crowd:
     """The process, as a test holds it; use it as a context manager."""
 
-    def __init__(self, port: int, target: str, count: int, kind: Kind) -> None:
+    def __init__(self, port: int, target: str, count: int, kind: ReaderKind) -> None:
         command = [sys.executable, "-m", "headrace.testing.sse_load"]
         self._process = subprocess.Popen(
             [*command, str(port), target, str(count), kind],
@@ -81,7 +81,7 @@ class Crowd:
             self._process.wait()
 
 
-def main(port: int, target: str, count: int, kind: Kind) -> None:
+def main(port: int, target: str, count: int, kind: ReaderKind) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     # HTTP/1.0: the body is the events themselves, without chunks around them.
@@ -98,7 +98,7 @@ def main(port: int, target: str, count: int, kind: Kind) -> None:
         sys.stdin.read()
 
 
-def _open(port: int, number: int, request: bytes, kind: Kind) -> socket.socket:
+def _open(port: int, number: int, request: bytes, kind: ReaderKind) -> socket.socket:
     reader = socket.socket()
     reader.settimeout(DEADLINE_SECS)
     if kind == "stalled":
@@ -110,7 +110,7 @@ def _open(port: int, number: int, request: bytes, kind: Kind) -> socket.socket:
     return reader
 
 
-def _read(readers: list[socket.socket], kind: Kind) -> list[bytearray]:
+def _read(readers: list[socket.socket], kind: ReaderKind) -> list[bytearray]:
     """Read what comes; until all have ended, or until nobody waits for idle readers any more."""
     received = [bytearray() for _ in readers]
     unopened, unended = set(range(len(readers))), set(range(len(readers)))

@@ -11,7 +11,7 @@ from headrace.protocol.sse import Decoder, Event
 from headrace.testing.raw_http import EndOfConnection, RawConnection, request_bytes
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """A data event, where there was one, and the control event that followed it."""
 
     data: str | None
@@ -50,21 +50,21 @@ class EventStream:
             self._events.extend(self._decoder.feed(chunk))
         return self._events.popleft()
 
-    def batch(self) -> Batch:
+    def batch(self) -> EventBatch:
         """The next control event with the data event before it."""
         batch = self._next_batch()
         if batch is None:
             raise EndOfConnection("the event stream ended")
         return batch
 
-    def rest(self) -> list[Batch]:
+    def rest(self) -> list[EventBatch]:
         """All batches until the response ends cleanly."""
         batches = []
         while (batch := self._next_batch()) is not None:
             batches.append(batch)
         return batches
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self) -> EventBatch | None:
         event = self.event()
         data = None
         if event is not None and event.type == "data":
@@ -73,7 +73,7 @@ class EventStream:
         if event is None:
             return None
         assert event.type == "control", event
-        return Batch(data, json.loads(event.data))
+        return EventBatch(data, json.loads(event.data))
 
 
 def open_events(port: int, target: str, **headers: str) -> EventStream:

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from headrace.stack.processes import send
 from headrace.stack.state_directory import Record, StateDirectory
-from headrace.stack.tokens import SUBJECT, Keys, Kind
+from headrace.stack.tokens import SUBJECT, Keys, TokenKind
 from headrace.testing.server_process import is_setting
 from headrace.testing.waiting import eventually
 
@@ -85,7 +85,7 @@ class StackProcess:
         send([identity], signal.SIGKILL)
         return True
 
-    def token(self, kind: Kind = Kind.VALID, subject: str = SUBJECT) -> str:
+    def token(self, kind: TokenKind = TokenKind.VALID, subject: str = SUBJECT) -> str:
         return self.keys.mint(kind, subject)
 
     def authorization(self) -> dict[str, str]:

@@ -39,8 +39,8 @@ from headrace.storage.file.stream_files import (
     NO_FILES,
     Reclaimable,
     Sizes,
+    StreamFileWriter,
     StreamReader,
-    StreamWriter,
 )
 from headrace.storage.file.throttle import Throttle
 
@@ -222,7 +222,7 @@ class _StreamFlusher:
         self.flushed[entry.id] = (entry.head.tail[1], sizes)
 
     def _write_files(self, entry: CatalogEntry, sizes: Sizes, run: MessageRun) -> Sizes:
-        writer = StreamWriter(self._disk, entry.id, entry.base_bytes, sizes)
+        writer = StreamFileWriter(self._disk, entry.id, entry.base_bytes, sizes)
         try:
             writer.add(*run)
             if self._sync and self._each:

@@ -129,7 +129,7 @@ def _block_crc(data: bytes, lengths: bytes) -> int:
     return crc
 
 
-class StreamWriter:
+class StreamFileWriter:
     """Adds what a checkpoint has for one stream; nothing is durable before `sync`."""
 
     def __init__(self, disk: Disk, stream_id: int, base_bytes: int, sizes: Sizes) -> None:
