@@ -105,7 +105,7 @@ def test_the_reason_is_what_the_innermost_trace_ends_with(text: str, sentence: s
 
 
 def test_an_error_without_a_trace_is_its_own_reason() -> None:
-    assert explain(RuntimeError("Postgres is away")) == "Postgres is away"
+    assert explain(RuntimeError("Postgres is unreachable")) == "Postgres is unreachable"
     assert explain(KeyError()) == "KeyError()"
 
 

@@ -42,7 +42,7 @@ def test_one_that_fails_begins_again_while_the_others_go_on(
     def shaky(session: SparkSession, config: PipelineConfig, run: Run) -> StreamingQuery:
         attempts.append("shaky")
         if len(attempts) == 1:
-            raise RuntimeError("Postgres is away")
+            raise RuntimeError("Postgres is unreachable")
         return started(Job(broken_once, pause_secs=0.01))
 
     def broken_once(job: Job) -> int:

@@ -86,7 +86,7 @@ def test_a_server_in_trouble_is_asked_again_and_one_that_stays_away_is_named(
     shapes.failures = 2
     assert feed.next_batch(ShapePosition(), rows_max=100, live=False).changes
     away = ShapeFeed("http://127.0.0.1:1", {"table": "items"}, retry_secs=0.2)
-    with pytest.raises(ShapeError, match="is away"):
+    with pytest.raises(ShapeError, match="is unreachable"):
         away.next_batch(ShapePosition(), rows_max=1, live=False)
     away.close()
 

@@ -124,7 +124,7 @@ def test_other_rows_are_not_taken_for_those_that_are_there(
     write(http, before, **options)
     assert write(http, before, **options).repeated
     for others in ([{"value": "99"}], [{"value": str(n)} for n in range(20, 25)]):
-        with pytest.raises(StreamProblem, match=rf"{name}-0 has written other rows"):
+        with pytest.raises(StreamProblem, match=rf"{name}-0 has already written different rows"):
             write(http, others, **options)
     assert [int(row["value"]) for row in batch_rows(http, subscribe=name)] == list(range(10, 15))
 
@@ -417,7 +417,7 @@ def test_what_went_in_before_a_crash_is_recognised_when_the_batch_comes_again(
 def test_other_rows_are_recognised_with_a_quarantine_too(http: httpx.Client, name: str) -> None:
     write_aside(http, name, [{"value": "1"}, {"value": SURROGATE}], stream=name)
     for others in (["2", SURROGATE], ["2"], [DEEP, "1", "1"]):
-        with pytest.raises(StreamProblem, match=rf"{name}-0 has written other rows"):
+        with pytest.raises(StreamProblem, match=rf"{name}-0 has already written different rows"):
             write_aside(http, name, [{"value": value} for value in others], stream=name)
     assert stored(http, name) == [1]
     assert set_aside(http, name) == [(name, SURROGATE)]

@@ -45,7 +45,7 @@ def test_each_part_has_a_log(stack: StackProcess) -> None:
     assert "server | " in headrace("stack", "logs", "--state", state).stdout
     refused = headrace("stack", "logs", "nothing", "--state", state)
     assert refused.returncode == 2
-    assert "There is no log of nothing" in refused.stderr
+    assert "No service is called nothing" in refused.stderr
 
 
 def test_a_second_stack_in_the_same_directory_is_refused(stack: StackProcess) -> None:

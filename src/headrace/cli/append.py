@@ -55,7 +55,7 @@ def append(
     ] = False,
     producer_id: Annotated[
         str | None,
-        typer.Option("--producer-id", help="Id of the producer; a later run fences an earlier."),
+        typer.Option("--producer-id", help="Producer id; a new run fences off the previous one."),
     ] = None,
     epoch: Annotated[
         int | None,

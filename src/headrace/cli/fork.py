@@ -1,4 +1,4 @@
-"""`headrace fork`: make a stream that shares another's past."""
+"""`headrace fork`: create a stream that shares the history of another."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Annotated
 import typer
 
 from headrace.cli.create import ExpiresOption, TtlOption, say
-from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
+from headrace.cli.remote import JsonOption, TokenOption, UrlOption, connected
 
 
 def fork(
-    source: StreamArgument,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Stream to fork: a name, a path or a URL.",
+        ),
+    ],
     stream: Annotated[str, typer.Argument(metavar="FORK", help="Name of the stream to create.")],
     offset: Annotated[
         str | None, typer.Option("--offset", help="Offset to fork at (default: the tail).")

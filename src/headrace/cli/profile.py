@@ -48,7 +48,8 @@ def add(
 @app.command()
 def use(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the profile; none for none.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Profile to use; omit it to use none."),
     ] = None,
 ) -> None:
     """Use a profile in all further commands; without a name, use none."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.client import Client
 
 RETRIES_MAX = 5  # about three seconds
-STEADFAST_RETRIES_MAX = 12  # about a minute: what is under way outlasts a restart of the server
+STEADFAST_RETRIES_MAX = 12  # about a minute: a running command survives a restart of the server
 
 StreamArgument = Annotated[
     str,

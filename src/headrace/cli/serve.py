@@ -152,7 +152,7 @@ def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str
         f"  try        {_first_request(api)}",
     ]
     if not config.server.is_loopback:
-        lines.append("  access     no authentication here: whoever reaches it reads and writes")
+        lines.append("  access     no authentication: anyone who can connect can read and write")
     return "\n".join(lines)
 
 

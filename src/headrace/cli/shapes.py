@@ -25,7 +25,7 @@ def shapes(
     max_shapes: Annotated[
         int,
         typer.Option(
-            "--max-shapes", min=1, help="Shapes kept; then the least recently used one goes."
+            "--max-shapes", min=1, help="Maximum shapes; the least recently used one is dropped."
         ),
     ] = 1000,
     names: AllowedHostsOption = "auto",
@@ -35,7 +35,7 @@ def shapes(
             "--cors-origins",
             envvar="DS_HTTP__CORS_ORIGINS",
             metavar="ORIGINS",
-            help="Origins whose pages may read shapes, by commas, or * for all.",
+            help="Origins whose pages may read shapes, comma-separated; * allows all.",
         ),
     ] = "",
 ) -> None:

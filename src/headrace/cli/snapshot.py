@@ -24,7 +24,7 @@ app = typer.Typer(name="snapshot", help="Snapshots of streams.", no_args_is_help
 @app.command()
 def put(
     stream: StreamArgument,
-    offset: Annotated[str, typer.Argument(help="The offset it stands for; `tail` for the tail.")],
+    offset: Annotated[str, typer.Argument(help="Offset of the snapshot, or `tail`.")],
     content_type: Annotated[
         str, typer.Option("--content-type", "-t", help="Content type of the snapshot.")
     ] = "application/octet-stream",
@@ -32,15 +32,15 @@ def put(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Publish standard input as the snapshot at an offset; what came before is let go."""
+    """Publish standard input as the snapshot at an offset, and drop the messages before it."""
     check_in_bucket(stream)
     data = sys.stdin.buffer.read()
     with connected(url, token) as client:
         target = client.stream(stream)
         at = target.head().next_offset if offset == "tail" else offset
         target.publish_snapshot(at, data, content_type)
-    told = {"stream": stream, "offset": at, "bytes": len(data)}
-    printing.done(f"{len(data)} bytes stand for everything before {at}", told, as_json=as_json)
+    values = {"stream": stream, "offset": at, "bytes": len(data)}
+    printing.done(f"snapshot of {len(data)} bytes at {at}", values, as_json=as_json)
 
 
 @app.command()
@@ -53,7 +53,7 @@ def get(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Print the latest snapshot: its bytes, or with --json also what they are and where."""
+    """Print the latest snapshot: its bytes, or with --json also its offset and content type."""
     check_in_bucket(stream)
     with connected(url, token) as client:
         snapshot = client.stream(stream).snapshot(offset)
@@ -79,5 +79,5 @@ def delete(
     check_in_bucket(stream)
     with connected(url, token) as client:
         client.stream(stream).delete_snapshot(offset)
-    told = {"stream": stream, "offset": offset, "deleted": True}
-    printing.done(f"the snapshot at {offset} is deleted", told, as_json=as_json)
+    values = {"stream": stream, "offset": offset, "deleted": True}
+    printing.done(f"the snapshot at {offset} is deleted", values, as_json=as_json)

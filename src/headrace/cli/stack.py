@@ -94,9 +94,9 @@ def status(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What runs where, and whether it answers now.
+    """Show each service: where it listens, and whether it answers.
 
-    Exit code 0 if all of it does, 1 if something does not, 3 if no stack is up.
+    Exit code 0 if all answer, 1 if one does not, 3 if no stack is up.
     """
     from headrace.stack import lifecycle
 
@@ -114,7 +114,10 @@ def status(
         for warning in lifecycle.warnings(record.services):
             _say(f"warning: {warning}")
     if not record.supervisor.is_alive:
-        fail("The supervisor is gone: `headrace stack down` ends what it left.", EXIT_FAILED)
+        fail(
+            "The supervisor is not running: `headrace stack down` ends its services.",
+            EXIT_FAILED,
+        )
     if any(answer != "ok" for answer in answers.values()):
         raise typer.Exit(EXIT_FAILED)
 
@@ -130,18 +133,18 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Follow the logs until Ctrl-C.")
     ] = False,
 ) -> None:
-    """The end of each service's log."""
+    """Print the end of each service's log."""
     directory = state_directory(state)
     files = {path.stem: path for path in sorted(directory.log("x").parent.glob("*.log"))}
     if not files:
         fail(
             f"There are no logs in {directory.path}: no stack has run here. Start one with "
-            "`headrace stack up`, or name its directory with --state.",
+            "`headrace stack up`, or pass its directory with --state.",
             EXIT_NOT_UP,
         )
     unknown = [name for name in services or [] if name not in files]
     if unknown:
-        fail(f"There is no log of {', '.join(unknown)}: there is {', '.join(files)}.", EXIT_REFUSED)
+        fail(f"No service is called {', '.join(unknown)}; logs: {', '.join(files)}.", EXIT_REFUSED)
     chosen = {name: path for name, path in files.items() if not services or name in services}
     prefix = len(chosen) > 1
     for name, line in _last_lines(chosen, lines):

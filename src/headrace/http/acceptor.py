@@ -195,8 +195,8 @@ class Acceptor:
                 ssl_handshake_timeout=timeout_secs if self._tls is not None else None,
             )
         except (Exception, asyncio.CancelledError) as error:
-            # No connection came of it, so none will be lost: a handshake failed, or took too long.
-            logger.debug("no connection came of an accepted socket: %r", error)
+            # `connection_lost` will not be called: the TLS handshake failed or timed out.
+            logger.debug("cannot set up an accepted connection: %r", error)
             client.close()
             self.connection_closed()
 

@@ -61,7 +61,7 @@ class LiveReads:
         self.event_bytes_max = min(EVENT_BYTES_MAX, engine.limits.read_chunk_bytes)
         self.long_poll_count = 0
         self.sse_count = 0
-        self.polled_tails = 0  # streams that polls of many tails wait at, each time they do
+        self.polled_tails = 0  # streams that polls of many tails wait on, counted once per poll
         self._last: _SharedFrame | None = None
         self._large: WeakValueDictionary[tuple[int, Position, Position], SharedEvent] = (
             WeakValueDictionary()

@@ -38,7 +38,7 @@ METRICS: dict[str, str] = {
     "headrace_commit_changes": "Changes in those batches.",
     "headrace_commit_seconds": "Seconds spent writing and syncing them.",
     "headrace_live_readers": "Live reads waiting, by mode.",
-    "headrace_polled_tails": "Streams that polls of many tails wait at, counted for each poll.",
+    "headrace_polled_tails": "Streams that polls of many tails wait on, counted once per poll.",
     "headrace_connections": "Open connections.",
     "headrace_connections_refused_total": "Connections refused at the limit.",
     "headrace_unsent_bytes": "Bytes of large answers that clients have not taken yet.",

@@ -86,12 +86,12 @@ class TailRoutes:
             yield from self._answer(queries, exchange)
 
     def _wait(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
-        """Attach to each tail before looking at it, so that no move is missed in between."""
+        """Attach to each tail before checking it, so that no append in between is missed."""
         if not queries or any(query.start is None for query in queries):
             raise InvalidRequest("A long-poll needs the offset of each stream, in from.")
         limit = self._engine.bounds.polled_tails_max
         if self._live.polled_tails + len(queries) > limit:
-            raise Overloaded("streams that polls of many tails wait at", limit)
+            raise Overloaded("streams that all polls of many tails wait on", limit)
         answer = partial(self._answer, queries, exchange)
         poll = TailsPoll(self._live, self._slices, len(queries), exchange, answer)
         for batch in _batches(queries):

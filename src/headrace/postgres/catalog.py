@@ -113,9 +113,10 @@ def check_identity(connection: psycopg.Connection, table: str, *, needs_key: boo
         )
     if needs_key and identity == "f" and not has_primary_key:
         raise SlotError(
-            f"{table} has no primary key, and rows that are equal in every column would share one "
-            "key: who follows them by key would take two for one. Add a primary key, leave the "
-            'table out of tables, or set without_key to "allow" (withoutKey in Spark).'
+            f"{table} has no primary key: rows that are equal in every column would share one "
+            "key, and a reader that keeps one row per key would lose all but one. Add a primary "
+            'key, leave the table out of tables, or set without_key to "allow" (in Spark: '
+            "withoutKey)."
         )
 
 

@@ -437,7 +437,7 @@ class ChangeFeed:
         return self._reader
 
     def _retrying(self, attempt: Callable[[], T], spent_secs: float = 0.0) -> T:
-        """Outlast a Postgres that is away. The error after that names it."""
+        """Retry while Postgres is unreachable; then raise SlotError."""
         deadline = time.monotonic() + self._retry_secs + spent_secs
         pause = _FIRST_RETRY_SECS
         while True:
@@ -446,7 +446,9 @@ class ChangeFeed:
             except psycopg.OperationalError as error:
                 self.close()
                 if time.monotonic() > deadline:
-                    raise SlotError(f"Postgres is away or refuses: {str(error).strip()}") from error
+                    raise SlotError(
+                        f"Postgres is unreachable or refuses: {str(error).strip()}"
+                    ) from error
             except psycopg.errors.ObjectNotInPrerequisiteState:
                 self.close()  # the slot was lost while it was read: the next look finds it so
                 if time.monotonic() > deadline:

@@ -168,13 +168,17 @@ class Copies:
     def _tell(self, connection: psycopg.Connection, moved: partitions.Moved) -> None:
         names = ", ".join((*moved.attached, *moved.detached))
         if self._on_partitions == "resnapshot":
-            logger.warning("%s is copied again: %s came or went with rows.", moved.table, names)
+            logger.warning(
+                "copying %s again: partitions with rows were attached or detached (%s)",
+                moved.table,
+                names,
+            )
             request(connection, self._slot.name, moved.table)
             return
         logger.warning(
-            "%s came to or went from %s with rows, of which Postgres tells nothing. To copy it "
-            "again, run: headrace pipeline resnapshot --table %s",
-            names, moved.table, moved.table,
+            "%s: partitions with rows were attached or detached (%s). Postgres does not replicate "
+            "their rows. To copy the table again, run: headrace pipeline resnapshot --table %s",
+            moved.table, names, moved.table,
         )  # fmt: skip
         relation = describe(connection, moved.table)
         notice = orjson.loads(self._slot.types.describe(relation))
@@ -192,11 +196,11 @@ def request(connection: psycopg.Connection, slot: str, table: str) -> None:
         row = connection.execute(known, (slot,)).fetchone()
     if row is None:
         raise SlotError(
-            f"There is no slot {slot} in this database: run the pipeline once, or set slot and "
-            "postgres as it has them."
+            f"There is no slot {slot} in this database. Run the pipeline once, or set slot and "
+            "postgres to the values the pipeline uses."
         )
     if table not in row[0]:
-        raise SlotError(f"The slot {slot} follows {', '.join(row[0])}, and not {table}.")
+        raise SlotError(f"The slot {slot} follows {', '.join(row[0])}, but not {table}.")
     if not exists(connection, "headrace.copies"):
         connection.execute(SET_UP)
     connection.execute(_REQUEST, {"slot": slot, "table": table})

@@ -251,8 +251,8 @@ def _heed_others(connection: psycopg.Connection, claim: Claim, *, can_repeat: bo
         raise SinkError(_other_checkpoint(claim, batch))
     if batch > claim.batch:
         raise SinkError(
-            f"Batch {claim.batch} of the writer {claim.writer!r} comes late: batch {batch} is in. "
-            "Is the checkpoint an old copy?"
+            f"Batch {claim.batch} of the writer {claim.writer!r} is older than batch {batch}, "
+            "which is already written. Is the checkpoint an old copy?"
         )
     if not can_repeat:
         raise NotYet(_cut_differently(claim, partition))

@@ -68,7 +68,7 @@ def write(
     reject: Callable[[list[Rejected]], None] | None = None,
     connect: Connect = psycopg.connect,
 ) -> Written:
-    """Write one partition of one batch, outlasting a Postgres that is away.
+    """Write one partition of one batch, retrying while Postgres is unreachable.
 
     Rows that Postgres refuses are handed to `reject`, which is called once before the rest is
     committed, so that they are safe first; without it the batch fails and names the row. Without

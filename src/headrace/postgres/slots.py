@@ -171,9 +171,9 @@ class Slot:
         noted = self._noted()
         if noted is not None and noted.tables and set(noted.tables) != set(self.tables):
             raise SlotError(
-                f"The slot {self.name} follows {', '.join(noted.tables)}, and cannot go on with "
+                f"The slot {self.name} follows {', '.join(noted.tables)} and cannot continue with "
                 f"{', '.join(self.tables)}. Follow other tables with a slot and a checkpoint of "
-                "their own, beside this one."
+                "their own."
             )
 
     def check_owner(self, owner: str) -> None:

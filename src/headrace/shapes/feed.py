@@ -145,7 +145,7 @@ class Feed:
         return open_replication(self._url, self._slot, PUBLICATION, start, origin="any")
 
     def reconnected(self, opened: Callable[[], T], stop: threading.Event) -> T:
-        """What `opened` gives, tried again for as long as Postgres is away."""
+        """The result of `opened`, retried for as long as Postgres is unreachable."""
         pause = RETRY_FIRST_SECS
         while True:
             try:
@@ -153,7 +153,7 @@ class Feed:
             except psycopg.OperationalError as error:
                 if stop.is_set():
                     raise
-                logger.warning("Postgres is away: %s", str(error).strip())
+                logger.warning("Postgres is unreachable: %s", str(error).strip())
                 stop.wait(pause)
                 pause = min(2 * pause, RETRY_LAST_SECS)
 

@@ -162,7 +162,7 @@ class Shapes:
         try:
             self._log(handle).delete()
         except HeadraceError as error:
-            logger.info("the log of %s stays: %s", handle, error)
+            logger.info("cannot delete the log of shape %s: %s", handle, error)
 
     # --- asking for a shape ---
 
@@ -294,7 +294,7 @@ class Shapes:
                 connection = connection or tables.connect(self._url)
                 self._compare(connection)
             except (psycopg.Error, HeadraceError) as error:
-                logger.warning("tables cannot be looked at: %s", str(error).strip())
+                logger.warning("cannot read the table definitions: %s", str(error).strip())
                 if connection is not None:
                     connection.close()
                 connection = None
@@ -308,11 +308,11 @@ class Shapes:
         for shape in shapes:
             identity, _ = now.get(shape.table.oid, ("", []))
             if identity != shape.table.identity:
-                logger.info("shape %s ends: its table is another one", shape.handle)
+                logger.info("dropping shape %s: its table was replaced", shape.handle)
                 self.drop(shape)
 
     def _take(self, connection: psycopg.Connection, batch: list[Transaction]) -> psycopg.Connection:
-        """Give a batch to every shape it concerns, outlasting a Postgres that is away."""
+        """Give a batch to every shape it concerns, waiting while Postgres is unreachable."""
         with self._lock:
             while any(s.waiting_bytes > WAITING_BYTES_MAX for s in self._waiting()):
                 self._room.wait()
@@ -322,7 +322,7 @@ class Shapes:
                     self._give(connection, concerned[-1], batch)
                     concerned.pop()
                 except psycopg.OperationalError as error:
-                    logger.warning("Postgres is away: %s", str(error).strip())
+                    logger.warning("Postgres is unreachable: %s", str(error).strip())
                     connection.close()
                     opened = partial(tables.connect, self._url)
                     connection = self._feed.reconnected(opened, self._stop)
@@ -358,7 +358,7 @@ class Shapes:
                 shape.log.publish()
                 self._notify(shape)
         except psycopg.OperationalError:
-            raise  # Postgres is away: the batch is tried again
+            raise  # Postgres is unreachable: the batch is retried
         except (Refused, psycopg.Error) as error:
             # Its stream is gone or takes no more, or its clause fails on a row (a cast that cannot
             # be made): its readers start again from a snapshot, or are refused one.

@@ -165,7 +165,7 @@ class ShapeFeed:
                     raise ShapeError(f"The shape server refused {self._table}: {problem}")
                 pause = max(pause, float(answer.headers.get("retry-after", 0)))
             if time.monotonic() + pause > deadline - _LIVE_TIMEOUT_SECS:
-                raise ShapeError(f"The shape server at {self._url} is away: {problem}")
+                raise ShapeError(f"The shape server at {self._url} is unreachable: {problem}")
             time.sleep(pause)
             pause = min(2 * pause, _LAST_RETRY_SECS)
 

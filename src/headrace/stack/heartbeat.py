@@ -58,7 +58,7 @@ class Heartbeat:
         self._sent += 1
 
     def run(self, stop: threading.Event, every_secs: float = EVERY_SECS) -> None:
-        """Tick until told to stop. A service that is away costs its ticks, not the heartbeat."""
+        """Tick until `stop` is set. If a service is unreachable, only its ticks are missing."""
         number = 0
         while not stop.is_set():
             number += 1

@@ -117,17 +117,17 @@ class ExportReader:
         if len(data) < size:
             raise ExportUnusable(
                 self._path,
-                f"it ends at byte {self._position + len(data)}, before its own end: it was cut off",
+                f"it is truncated at byte {self._position + len(data)}",
             )
         self._position += size
         return data
 
     def _damaged(self, position: int) -> ExportUnusable:
-        return ExportUnusable(self._path, f"what stands at byte {position} is damaged")
+        return ExportUnusable(self._path, f"it is damaged at byte {position}")
 
     def _read_summary(self) -> Summary:
         if self._file.read(0, len(MAGIC)) != MAGIC:
-            raise ExportUnusable(self._path, "it is not an export, or of another version")
+            raise ExportUnusable(self._path, "it is not an export of this version")
         self._position = len(MAGIC)
         crc, length = _SUMMARY.unpack(self._read(_SUMMARY.size))
         if length > SUMMARY_BYTES_MAX:

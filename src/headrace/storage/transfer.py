@@ -201,12 +201,12 @@ class _Importer:
             state, log = self._find(frame.stream_id)
             if state.tail != frame.head.tail:
                 raise ExportUnusable(
-                    self._source, f"{state.name!r} ends at {state.tail}, not where it says"
+                    self._source, f"{state.name!r} ends at {state.tail}, not at its recorded tail"
                 )
             apply(state, frame, self._limits)
             self._storage.commit(log, Adopted(state), None)
         else:
-            raise ExportUnusable(self._source, "it holds what no export does")
+            raise ExportUnusable(self._source, "it holds a record that exports never contain")
 
     def _find(self, stream_id: int) -> tuple[StreamState, Log]:
         found = self._streams.get(stream_id)

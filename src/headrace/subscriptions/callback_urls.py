@@ -183,7 +183,7 @@ def _parse_host(text: str) -> str:
         try:
             return IPv6Address(text[1:-1]).compressed
         except AddressValueError:
-            raise _rejected("its IPv6 address is not one") from None
+            raise _rejected("its IPv6 address is not valid") from None
     host = text.lower()
     if _NAME.fullmatch(host) is None or len(host) > 253:
         raise _rejected("its host is neither a name nor an address")

@@ -284,9 +284,9 @@ class _Lane:
     def _other_rows(self, stream: str) -> StreamProblem:
         assert self._producer is not None, "only what a producer sends can be a repeat"
         return StreamProblem(
-            f"{stream}: The producer {self._producer.id} has written other rows as what comes "
-            "now. If its checkpoint was lost, or its name is used twice, decide about what it "
-            "wrote, then give it another: set producerId, in a pipeline producer."
+            f"{stream}: The producer {self._producer.id} has already written different rows for "
+            "this batch. Either its checkpoint was lost or two queries use its name. "
+            "Check what it wrote, then set another producerId (in a pipeline: producer)."
         )
 
     def _content_type(self, stream: str) -> str:
