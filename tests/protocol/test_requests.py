@@ -28,7 +28,7 @@ TEXT: Headers = {b"content-type": b"text/plain"}
 CLOSE: Headers = {b"stream-closed": b"true"}
 TOKEN = "0000000000000002_0000000000000009"
 POSITION = Position(2, 9)
-source_of = partial(decode_source, stream_root="/v1/stream")
+source_of = partial(decode_source, stream_roots=["/v1/stream"])
 
 
 def producer(id: bytes = b"w", epoch: bytes = b"0", seq: bytes = b"0") -> Headers:

@@ -149,8 +149,12 @@ def _path_root(raw: object) -> str:
     return root
 
 
-def _bucket_root(raw: object) -> str:
+def _any_root(raw: object) -> str:
     return "/" if _text(raw) == "/" else _path_root(raw)
+
+
+def _any_roots(raw: object) -> tuple[str, ...]:
+    return tuple(_any_root(item) for item in _items(raw))
 
 
 def _origins(raw: object) -> tuple[str, ...]:
@@ -216,7 +220,8 @@ FLAG = ValueKind("true or false (or 1 or 0)", _flag)
 HOST = ValueKind("a host name or an IP address", _host)
 PUBLIC_URL = ValueKind("an absolute http or https URL without a query", _public_url)
 PATH_ROOT = ValueKind("an absolute path such as /v1/stream, without a slash at the end", _path_root)
-BUCKET_ROOT = ValueKind("/ or a path such as /buckets, without a slash at the end", _bucket_root)
+BUCKET_ROOT = ValueKind("/ or a path such as /buckets, without a slash at the end", _any_root)
+PATH_ROOTS = ValueKind("a list of / and of paths such as /v1/streams", _any_roots)
 FILE_PATH = ValueKind("a path", _file_path)
 LOG_FILTER = ValueKind(FILTER_ALLOWED, _log_filter)
 POWER_OF_TWO = ValueKind("a power of two from 1 to 256", _power_of_two)

@@ -25,6 +25,7 @@ from headrace.config.kinds import (
     NETWORKS,
     ORIGINS,
     PATH_ROOT,
+    PATH_ROOTS,
     POWER_OF_TWO,
     PUBLIC_URL,
     SECONDS,
@@ -116,6 +117,12 @@ class Server(Section):
         "the word loopback.",
     )
     stream_root: str = _setting("/v1/stream", PATH_ROOT, "Where the base protocol is mounted.")
+    stream_root_aliases: tuple[str, ...] = _setting(
+        (),
+        PATH_ROOTS,
+        "More paths where the same streams are served, for clients that have a path of their own "
+        "built in; / serves them at every path that nothing else uses.",
+    )
     ui: bool = _setting(True, FLAG, "Whether the stream browser is served at /ui.")
     bucket_root: str = _setting(
         "/", BUCKET_ROOT, "Where buckets are mounted: /{bucket} and /{bucket}/{stream}."
@@ -123,6 +130,23 @@ class Server(Section):
     drain_secs: float = _setting(
         10, SECONDS_OR_OFF, "How long requests in flight may take to finish after SIGTERM."
     )
+
+    def check(self) -> None:
+        for alias in self.stream_root_aliases:
+            if alias == self.bucket_root:
+                raise ConfigError(
+                    f"server.stream_root_aliases and server.bucket_root are both {alias}: give "
+                    "buckets a path of their own, such as /buckets.",
+                    key="server.stream_root_aliases",
+                    allowed="paths other than server.bucket_root",
+                )
+            if f"{alias}/".startswith(f"{self.stream_root}/"):
+                raise ConfigError(
+                    f"The alias {alias} is at or below server.stream_root, {self.stream_root}, "
+                    "which comes first: it would never be used.",
+                    key="server.stream_root_aliases",
+                    allowed="paths outside server.stream_root",
+                )
 
     @property
     def is_loopback(self) -> bool:

@@ -138,9 +138,15 @@ def _assemble(
     slices = Slices(loop)
     large = LargeJson(engine, slices)
     subscriptions = SubscriptionManager(engine, _subscription_settings(config), loop)
+    aliases = [alias.rstrip("/") for alias in config.server.stream_root_aliases]
+    roots = (config.server.stream_root, *sorted(aliases, key=len, reverse=True))
+
+    def streams_at(root: str) -> StreamRoutes:
+        return StreamRoutes(engine, live, BaseUrls(origins, root, roots), large)
+
     application = Application(
         engine=engine,
-        streams=StreamRoutes(engine, live, BaseUrls(origins, config.server.stream_root), large),
+        streams=streams_at(config.server.stream_root),
         buckets=_buckets(
             config,
             engine,
@@ -158,6 +164,7 @@ def _assemble(
         metrics=metrics,
         health=Health(lambda: engine.write_refusal, lambda: len(engine.aside)),
         stream_root=config.server.stream_root,
+        aliases={alias: streams_at(alias) for alias in aliases},
         browser=browser.routes(config.server.stream_root, config.server.bucket_root)
         if config.server.ui
         else {},
@@ -184,7 +191,8 @@ def _buckets(
 ) -> BucketRoutes:
     root = config.server.bucket_root.rstrip("/")
     urls = BucketUrls(engine.buckets, origins, root)
-    own = frozenset({*OWN_NAMES, config.server.stream_root.split("/")[1]})
+    roots = (config.server.stream_root, *config.server.stream_root_aliases)
+    own = frozenset({*OWN_NAMES, *(path.split("/")[1] for path in roots)})
     streams = StreamRoutes(engine, live, urls, large)
     snapshots = SnapshotRoutes(engine, bodies, urls)
     return BucketRoutes(engine, streams, snapshots, urls, root, own)

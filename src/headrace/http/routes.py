@@ -7,6 +7,7 @@ and sees to it that the exchange is answered, now or later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from headrace.engine.engine import Engine
 from headrace.errors import (
@@ -26,8 +27,10 @@ from headrace.http.streams import StreamRoutes
 from headrace.http.subscription_routes import SubscriptionRoutes
 from headrace.http.tails import TailRoutes
 from headrace.protocol import responses
+from headrace.protocol.names import CONTROL_PREFIX
 from headrace.protocol.tails import engine_name
 
+_CONTROL: Final = CONTROL_PREFIX.encode()
 Handler = Callable[[Request, Exchange], None]
 
 
@@ -47,6 +50,7 @@ class Application:
         metrics: Metrics,
         health: Health,
         stream_root: str,
+        aliases: Mapping[str, StreamRoutes],
         browser: Mapping[bytes, Handler],
     ) -> None:
         self.engine = engine
@@ -65,7 +69,11 @@ class Application:
         self._limiter = limiter
         self._root = f"{stream_root}/".encode()
         self._root_length = len(self._root)
-        self._control_root = self._root + b"__ds"
+        # The longest first: one may be below another, and "" matches every path.
+        self._aliases = [
+            (f"{root}/".encode(), aliases[root]) for root in sorted(aliases, key=len, reverse=True)
+        ]
+        self._control_root = self._root + _CONTROL
         self._tails = self._control_root + b"/tails"
         self._fixed: dict[bytes, Handler] = {
             b"/healthz": health.healthz,
@@ -84,7 +92,7 @@ class Application:
                 request.operation = "preflight"
                 exchange.respond(self.cors.preflight())
             elif not target.startswith(self._root):
-                self._handle_beside(request, exchange)
+                self._handle_elsewhere(request, exchange)
             elif target.startswith(self._control_root):
                 self._handle_control(request, exchange)
             else:
@@ -104,12 +112,24 @@ class Application:
             request.operation = "subscription"
             self._control.handle(request, exchange)
 
-    def _handle_beside(self, request: Request, exchange: Exchange) -> None:
-        """Not below the stream root: a path of the server's own, or the bucket surface."""
+    def _handle_elsewhere(self, request: Request, exchange: Exchange) -> None:
+        """Not below the stream root: a path of the server's own, an alias of it, or a bucket."""
         handler = self._fixed.get(request.target.partition(b"?")[0])
         if handler is None:
-            self._buckets.handle(request, exchange)
+            self._handle_alias(request, exchange)
         elif request.method in (b"GET", b"HEAD"):
             handler(request, exchange)
         else:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
+
+    def _handle_alias(self, request: Request, exchange: Exchange) -> None:
+        for root, streams in self._aliases:
+            if request.target.startswith(root):
+                below = request.target[len(root) :]
+                if below.startswith(_CONTROL):
+                    request.target = self._root + below
+                    self._handle_control(request, exchange)
+                else:
+                    streams.handle(request, exchange, below)
+                return
+        self._buckets.handle(request, exchange)

@@ -6,7 +6,7 @@ stream operations are the same on both: they differ in names only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -40,9 +40,12 @@ class UrlScheme(Protocol):
 
 
 class BaseUrls:
-    def __init__(self, origins: ForwardedOrigins, stream_root: str) -> None:
+    """`root` is where a request came in, and so where answers point; `roots` are all there are."""
+
+    def __init__(self, origins: ForwardedOrigins, root: str, roots: Sequence[str]) -> None:
         self._origins = origins
-        self._root = stream_root
+        self._root = root
+        self._roots = roots
 
     def name(self, path: bytes) -> str:
         # A name that begins with a slash is a bucket's business.
@@ -70,7 +73,8 @@ class BaseUrls:
         return f"{self._origins.base_url(request)}{self._root}/{names.encode_name(name)}"
 
     def source_of(self, request: Request, name: str) -> Callable[[str], str]:
-        return partial(names.decode_source, stream_root=f"{request.client.mount}{self._root}")
+        mount = request.client.mount
+        return partial(names.decode_source, stream_roots=[mount + root for root in self._roots])
 
 
 class BucketUrls:

@@ -7,6 +7,7 @@ stream. Names whose first segment begins with `__ds` belong to the protocol's co
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
@@ -63,12 +64,18 @@ def path_of(reference: str) -> str:
         return ""
 
 
-def decode_source(value: str, stream_root: str) -> str:
-    """The stream behind a Stream-Forked-From path; a full URL is taken by its path."""
-    path, root = path_of(value), f"{stream_root}/"
-    if not path.startswith(root):
-        raise InvalidRequest(f"Stream-Forked-From must be a stream's path, such as {root}source.")
-    return decode_name(path.removeprefix(root))
+def decode_source(value: str, stream_roots: Sequence[str]) -> str:
+    """The stream behind a Stream-Forked-From path; a full URL is taken by its path.
+
+    The first of `stream_roots` that the path is below counts.
+    """
+    path = path_of(value)
+    for root in stream_roots:
+        if path.startswith(f"{root}/"):
+            return decode_name(path.removeprefix(f"{root}/"))
+    raise InvalidRequest(
+        f"Stream-Forked-From must be a stream's path, such as {stream_roots[0]}/source."
+    )
 
 
 def is_reserved(name: str) -> bool:

@@ -1,0 +1,75 @@
+"""Paths where the base protocol is served besides `server.stream_root`: the same streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from headrace.config import ConfigError
+from headrace.config.settings import Server
+from headrace.testing.server_process import ServerProcess
+from tests.http.helpers import JSON, TEXT, client_of
+
+SETTINGS = {
+    "DS_SERVER__STREAM_ROOT_ALIASES": "/v1/streams,/",
+    "DS_SERVER__BUCKET_ROOT": "/buckets",
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with ServerProcess(SETTINGS) as server, client_of(server) as client:
+        yield client
+
+
+def test_a_stream_is_the_same_below_every_root(client: httpx.Client) -> None:
+    created = client.put("/v1/streams/one/two", headers=TEXT, content=b"a")
+    assert created.status_code == 201
+    assert created.headers["location"] == str(client.base_url.join("/v1/streams/one/two"))
+    assert client.post("/one/two", headers=TEXT, content=b"b").status_code == 204
+    for root in ("/v1/stream", "/v1/streams", ""):
+        assert client.get(f"{root}/one/two").content == b"ab"
+    assert client.delete("/one/two").status_code == 204
+    assert client.get("/v1/stream/one/two").status_code == 404
+
+
+@pytest.mark.parametrize("root", ["/v1/stream", "/v1/streams", ""])
+def test_a_source_is_named_below_any_root(client: httpx.Client, root: str) -> None:
+    client.put("/v1/stream/source", headers=TEXT, content=b"shared")
+    for to in ("/v1/stream", "/v1/streams", ""):
+        fork = f"{to}/fork-of-{root.replace('/', '-')}-at-{to.replace('/', '-')}"
+        headers = TEXT | {"Stream-Forked-From": f"{root}/source"}
+        assert client.put(fork, headers=headers).status_code == 201
+        assert client.get(fork).content == b"shared"
+
+
+def test_control_resources_are_below_every_root(client: httpx.Client) -> None:
+    client.put("/v1/stream/listed", headers=JSON)
+    for root in ("/v1/stream", "/v1/streams", ""):
+        tails = client.post(f"{root}/__ds/tails", json={"streams": ["listed"]})
+        assert tails.status_code == 200, tails.text
+        assert "listed" in client.get(f"{root}/__ds/streams?name=listed").text
+        assert client.get(f"{root}/__ds/jwks.json").json()["keys"]
+
+
+def test_paths_of_the_server_come_before_the_alias_of_every_path(client: httpx.Client) -> None:
+    assert client.get("/healthz").text == "ok"
+    assert client.get("/ui/").status_code == 200
+    assert client.put("/buckets/mine").status_code == 201
+    assert client.put("/buckets/mine/s", headers=TEXT, content=b"x").status_code == 201
+    assert client.get("/buckets/mine/s").content == b"x"
+
+
+@pytest.mark.parametrize(
+    ("aliases", "reason"),
+    [
+        ("/", "server.bucket_root are both /"),
+        ("/v1/stream", "would never be used"),
+        ("/v1/stream/below", "would never be used"),
+    ],
+)
+def test_an_alias_that_cannot_be_reached_is_refused(aliases: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Server(stream_root_aliases=aliases)  # type: ignore[arg-type]
