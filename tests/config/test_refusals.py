@@ -85,7 +85,7 @@ def test_an_unknown_section_lists_the_sections(tmp_path: Path) -> None:
     error = refusal(tmp_path, toml="[zebra]\nstripes = 3\n")
     assert str(error) == (
         "zebra.stripes in config/local.toml is not a setting; "
-        "the sections are server, http, log, tls, limits, storage, webhooks."
+        "the sections are server, http, log, tls, limits, storage, webhooks, streams."
     )
 
 

@@ -238,3 +238,22 @@ def test_the_largest_body_allowed_fits_the_budget_for_bodies() -> None:
 
 def test_config_errors_are_value_errors() -> None:
     assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "toml",
+    ['default_ttl_secs = ["chat/=60", "*=7"]', 'default_ttl_secs = { "chat/" = 60, "*" = 7 }'],
+)
+def test_defaults_by_prefix_are_a_list_or_a_table(tmp_path: Path, toml: str) -> None:
+    defaults = load_toml(tmp_path, f"[streams]\n{toml}\n").config.streams.creation_defaults
+    assert defaults.ttl_secs == {"chat/": 60, "*": 7}
+
+
+@pytest.mark.parametrize("raw", ["60", "=60", "chat/=", "chat/=soon", "chat/=-1", {"chat/": "x"}])
+def test_a_default_ttl_without_prefix_or_seconds_is_refused(raw: object) -> None:
+    assert refused("streams.default_ttl_secs", raw)
+
+
+@pytest.mark.parametrize("raw", ["chat/=json", "text/plain", "chat/="])
+def test_a_default_content_type_is_a_media_type(raw: object) -> None:
+    assert refused("streams.default_content_type", raw)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from headrace.errors import InvalidRequest
 from headrace.logs import FILTER_ALLOWED, parse_filter
+from headrace.protocol.headers import parse_content_type, parse_ttl
 
 T = TypeVar("T")
 
@@ -157,6 +159,25 @@ def _any_roots(raw: object) -> tuple[str, ...]:
     return tuple(_any_root(item) for item in _items(raw))
 
 
+def _by_prefix(check: Callable[[bytes], object]) -> Callable[[object], tuple[str, ...]]:
+    def parse(raw: object) -> tuple[str, ...]:
+        items = [f"{k}={v}" for k, v in raw.items()] if isinstance(raw, Mapping) else _items(raw)
+        return tuple(_pair(_text(item), check) for item in items)
+
+    return parse
+
+
+def _pair(text: str, check: Callable[[bytes], object]) -> str:
+    prefix, _, value = map(str.strip, text.partition("="))
+    if not prefix or not value.isascii():
+        raise ValueError("not a prefix and a value")
+    try:
+        check(value.encode())
+    except InvalidRequest as refusal:
+        raise ValueError(refusal.detail) from None
+    return f"{prefix}={value}"
+
+
 def _origins(raw: object) -> tuple[str, ...]:
     origins = tuple(_origin(item) for item in _items(raw))
     if "*" in origins and len(origins) > 1:
@@ -221,6 +242,13 @@ HOST = ValueKind("a host name or an IP address", _host)
 PUBLIC_URL = ValueKind("an absolute http or https URL without a query", _public_url)
 PATH_ROOT = ValueKind("an absolute path such as /v1/stream, without a slash at the end", _path_root)
 BUCKET_ROOT = ValueKind("/ or a path such as /buckets, without a slash at the end", _any_root)
+TTLS_BY_PREFIX = ValueKind(
+    "a list of prefix=seconds, such as chat/=86400; * is every name", _by_prefix(parse_ttl)
+)
+CONTENT_TYPES_BY_PREFIX = ValueKind(
+    "a list of prefix=type, such as chat/=application/json; * is every name",
+    _by_prefix(parse_content_type),
+)
 PATH_ROOTS = ValueKind("a list of / and of paths such as /v1/streams", _any_roots)
 FILE_PATH = ValueKind("a path", _file_path)
 LOG_FILTER = ValueKind(FILTER_ALLOWED, _log_filter)

@@ -16,6 +16,7 @@ from headrace.config.kinds import (
     ALLOWED_HOSTS,
     AUTO,
     BUCKET_ROOT,
+    CONTENT_TYPES_BY_PREFIX,
     COUNT,
     COUNT_OR_OFF,
     FILE_PATH,
@@ -31,6 +32,7 @@ from headrace.config.kinds import (
     SECONDS,
     SECONDS_OR_OFF,
     STORAGE_MODE,
+    TTLS_BY_PREFIX,
     ValueKind,
     optional,
     or_auto,
@@ -38,6 +40,7 @@ from headrace.config.kinds import (
     words,
 )
 from headrace.protocol.access import is_loopback
+from headrace.protocol.creation_defaults import CreationDefaults
 
 T = TypeVar("T")
 
@@ -340,6 +343,34 @@ class Storage(Section):
 
 
 @dataclass(frozen=True)
+class Streams(Section):
+    default_ttl_secs: tuple[str, ...] = _setting(
+        (),
+        TTLS_BY_PREFIX,
+        "TTL of streams that are created without a lifetime, by the beginning of their name; a "
+        "bucket is /bucket/, and * is every name.",
+    )
+    default_content_type: tuple[str, ...] = _setting(
+        (),
+        CONTENT_TYPES_BY_PREFIX,
+        "Content type of streams that are created without one, by the beginning of their name.",
+    )
+
+    @property
+    def creation_defaults(self) -> CreationDefaults:
+        ttls = dict(_split(item) for item in self.default_ttl_secs)
+        return CreationDefaults(
+            {prefix: int(secs) for prefix, secs in ttls.items()},
+            dict(_split(item) for item in self.default_content_type),
+        )
+
+
+def _split(item: str) -> tuple[str, str]:
+    prefix, _, value = item.partition("=")
+    return prefix, value
+
+
+@dataclass(frozen=True)
 class Webhooks(Section):
     allow_loopback: bool = _setting(
         False,
@@ -371,6 +402,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     storage: Storage = field(default_factory=Storage)
     webhooks: Webhooks = field(default_factory=Webhooks)
+    streams: Streams = field(default_factory=Streams)
 
     @property
     def max_stream_bytes(self) -> int:
@@ -391,7 +423,8 @@ class Config:
 
 
 SECTIONS: Mapping[str, type[Section]] = {
-    cls.__name__.lower(): cls for cls in (Server, Http, Log, Tls, Limits, Storage, Webhooks)
+    cls.__name__.lower(): cls
+    for cls in (Server, Http, Log, Tls, Limits, Storage, Webhooks, Streams)
 }
 
 

@@ -141,8 +141,10 @@ def _assemble(
     aliases = [alias.rstrip("/") for alias in config.server.stream_root_aliases]
     roots = (config.server.stream_root, *sorted(aliases, key=len, reverse=True))
 
+    defaults = config.streams.creation_defaults
+
     def streams_at(root: str) -> StreamRoutes:
-        return StreamRoutes(engine, live, BaseUrls(origins, root, roots), large)
+        return StreamRoutes(engine, live, BaseUrls(origins, root, roots), large, defaults)
 
     application = Application(
         engine=engine,
@@ -193,7 +195,7 @@ def _buckets(
     urls = BucketUrls(engine.buckets, origins, root)
     roots = (config.server.stream_root, *config.server.stream_root_aliases)
     own = frozenset({*OWN_NAMES, *(path.split("/")[1] for path in roots)})
-    streams = StreamRoutes(engine, live, urls, large)
+    streams = StreamRoutes(engine, live, urls, large, config.streams.creation_defaults)
     snapshots = SnapshotRoutes(engine, bodies, urls)
     return BucketRoutes(engine, streams, snapshots, urls, root, own)
 

@@ -21,6 +21,7 @@ from headrace.http.live import LiveReads, long_poll_answer
 from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
 from headrace.http.url_schemes import UrlScheme
 from headrace.protocol import caching, responses
+from headrace.protocol.creation_defaults import CreationDefaults
 from headrace.protocol.json_mode import LARGE_BYTES_MIN
 from headrace.protocol.offsets import NOW
 from headrace.protocol.requests import (
@@ -38,11 +39,19 @@ Handler = Callable[[Request, Exchange, bytes, bytes], None]
 
 
 class StreamRoutes:
-    def __init__(self, engine: Engine, live: LiveReads, urls: UrlScheme, large: LargeJson) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        live: LiveReads,
+        urls: UrlScheme,
+        large: LargeJson,
+        defaults: CreationDefaults,
+    ) -> None:
         self._engine = engine
         self._live = live
         self._large = large
         self._urls = urls
+        self._defaults = defaults
         self._name = urls.name
         self._handlers: dict[bytes, Handler] = {
             b"POST": self._append,
@@ -104,7 +113,8 @@ class StreamRoutes:
     def _create(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "create"
         name = self._urls.checked_name(path)
-        command = parse_create(request.headers, request.body, self._urls.source_of(request, name))
+        asked = parse_create(request.headers, request.body, self._urls.source_of(request, name))
+        command = self._defaults.fill(name, asked)
         location = self._urls.url(request, name)
 
         def reply(outcome: CreateOutcome) -> None:
