@@ -11,13 +11,13 @@ import time
 from typing import Protocol
 
 monotonic = time.monotonic
-"""Seconds on a clock that never goes back, for measuring what nobody simulates."""
+"""Seconds on a clock that never goes back, for measurements that tests do not simulate."""
 
 thread_cpu = time.thread_time
 """Seconds that the calling thread has spent on a processor."""
 
 sleep = time.sleep
-"""For threads beside the event loop, never on it."""
+"""For worker threads, never on the event loop."""
 
 
 class Clock(Protocol):

@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class Faultable(Protocol):
-    """Someone who is called back and can be told that this failed."""
+    """A callback that can also take a failure."""
 
     def on_fault(self, fault: HeadraceError) -> None:
-        """A callback of yours raised: give up, and answer with `fault` whoever waits for you."""
+        """One of your callbacks raised: give up, and answer your client with `fault`."""
         ...
 
 
@@ -41,7 +41,7 @@ def tell(reply: Callable[[Any], None], outcome: object) -> None:
 
 
 def hand_over(reply: Callable[[Any], None], fault: HeadraceError) -> None:
-    """The last resort: what raises even here has nobody left to be told."""
+    """The last resort: an exception here can only be logged."""
     try:
         reply(fault)
     except Exception:

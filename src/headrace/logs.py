@@ -170,7 +170,7 @@ class JsonLines(logging.Formatter):
         extras = {f"{k}_" if k in core else k: v for k, v in _extras(record).items()}
         try:
             return json.dumps(core | extras, default=str, allow_nan=False)
-        except (TypeError, ValueError):  # NaN, a cycle, a key that is no string: still say it
+        except (TypeError, ValueError):  # NaN, a cycle, a key that is not a string: log it anyway
             return json.dumps(core | {name: str(value) for name, value in extras.items()})
 
 

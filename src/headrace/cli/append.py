@@ -235,7 +235,7 @@ def _batches(source: _Source, as_json: bool) -> dict[str, Any]:
 
 
 def _say_how_far(source: _Source, producer: Producer, *, in_doubt: bool = False) -> None:
-    """Where the rest begins, for whoever sends it again."""
+    """Where the remainder begins, so that a caller can send it again."""
     left = producer.unaccepted()
     if source.in_pieces:
         count, unit = source.bytes - sum(map(len, left)), "byte"

@@ -1,4 +1,4 @@
-"""The options that stand before the verb and hold for any: `headrace --url URL ls`."""
+"""The options that precede the verb and apply to all: `headrace --url URL ls`."""
 
 from __future__ import annotations
 

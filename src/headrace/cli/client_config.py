@@ -10,7 +10,7 @@ For each of the two, the first of these that has it:
 
 A profile is a file `profiles/NAME.toml` with the same keys as `client.toml`: url and token. The
 files are below `headrace/` in the user's configuration directory, readable by the user alone.
-A token that a file stores beside a URL is sent to that server only: `--url` never carries it
+A token that a file stores with a URL is sent to that server only: `--url` never carries it
 elsewhere.
 """
 

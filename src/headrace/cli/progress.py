@@ -1,4 +1,4 @@
-"""A progress bar for people; nothing at all where nobody looks."""
+"""A progress bar on a terminal; no output anywhere else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def progress_bar(what: str) -> Iterator[Callable[[Summary, int], None]]:
 def input_bar(reads_input: bool) -> Iterator[Callable[[int], None]]:
     """A callback for bytes of standard input that have arrived.
 
-    It shows them if stderr is a terminal and nobody types there at the same time.
+    It shows them if stderr is a terminal and standard input is not.
     """
     if not reads_input or not sys.stderr.isatty() or sys.stdin.isatty():
         yield lambda _: None

@@ -36,7 +36,7 @@ LOSES = {
 
 
 class Run(Protocol):
-    """`headrace.http.server.run`: serves until told to stop, returns the exit code."""
+    """`headrace.http.server.run`: serves until a signal stops it; returns the exit code."""
 
     def __call__(self, config: Config, *, on_ready: Callable[[str], None]) -> int: ...
 
@@ -72,7 +72,7 @@ def start(loaded: Loaded, run: Run) -> int:
             raise
         fail(error.detail, EXIT_FAILED)
     except OSError as error:
-        if urls:  # it was up: this is no failure to start, and deserves its traceback
+        if urls:  # it was up: not a failure to start, so the traceback is shown
             raise
         fail(_cannot_start(config, error), EXIT_FAILED)
 

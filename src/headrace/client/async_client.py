@@ -182,7 +182,7 @@ class AsyncStream:
     ) -> AsyncProducer:
         """An idempotent producer; the options are the fields of `ProducerOptions`.
 
-        Without an id it gets one of its own, and nobody fences it.
+        Without an id it gets a unique one, so no other producer fences it.
         """
         chosen = producer_id if producer_id is not None else str(uuid4())
         return AsyncProducer(self._driver, self._handle, chosen, ProducerOptions(**options))
@@ -190,7 +190,7 @@ class AsyncStream:
     async def publish_snapshot(
         self, offset: str, data: bytes, content_type: str = DEFAULT_CONTENT_TYPE
     ) -> None:
-        """Let `data` stand for everything before `offset`, which the server may then let go."""
+        """Replace everything before `offset` by `data`; the server may then drop the messages."""
         await self._run(
             bucket_ops.publish_snapshot(self._handle.target, offset, data, content_type)
         )
@@ -283,7 +283,7 @@ class AsyncReader(ReaderPosition):
                 yield event
 
     async def aclose(self) -> None:
-        """End the iteration, and let go of its connection."""
+        """End the iteration and release its connection."""
         await self._line.end(self._chunks)
 
     async def __aenter__(self) -> AsyncReader:

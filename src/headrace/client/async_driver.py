@@ -69,11 +69,11 @@ class AsyncCancelHandle:
             self._task = None
 
     def left(self) -> None:
-        """The flow is over and has let go of its connection."""
+        """The flow is over and has released its connection."""
         self._left.set()
 
     async def end(self, items: AsyncItems[Any] | None) -> None:
-        """End the flow, and let go of its connection."""
+        """End the flow and release its connection."""
         if not await self.stop() and items is not None:
             await items.aclose()
 
@@ -90,9 +90,9 @@ class AsyncCancelHandle:
 
 
 class AsyncItems(AsyncIterator[T]):
-    """What a flow emits; it ends for whoever iterates while another task closes it, too.
+    """What a flow emits; it also ends for a task that iterates while another task closes it.
 
-    A generator would be running then, and say so to whoever asks it for more.
+    A generator would be running then, and would raise in the task that asks it for more.
     """
 
     def __init__(self, items: AsyncGenerator[T, None], line: AsyncCancelHandle) -> None:

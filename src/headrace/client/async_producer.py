@@ -175,7 +175,7 @@ class AsyncProducer:
             except HeadraceError as error:
                 self._queue.failed(batch, error)
             except Exception as fault:
-                # A token function that raises, say: whoever appends or flushes must hear of it.
+                # For example a token function that raises: `append` and `flush` must raise it.
                 self._queue.failed(batch, ProducerBroken(repr(fault)))
             async with self._change:
                 self._wake()

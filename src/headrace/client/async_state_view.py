@@ -47,5 +47,5 @@ class AsyncStateView:
         return self.state
 
     async def aclose(self) -> None:
-        """End a live iteration, and let go of its connection."""
+        """End a live iteration and release its connection."""
         await self._line.end(self._updates)

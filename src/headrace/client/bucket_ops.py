@@ -60,7 +60,7 @@ class RegisteredStream:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot and the place it stands for."""
+    """A snapshot and the offset it covers."""
 
     content_type: str
     data: bytes

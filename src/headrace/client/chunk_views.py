@@ -142,7 +142,7 @@ class EventView:
         return [chunk.data[start:end] for start, end in pairwise(marks)]
 
     def _ends(self, chunk: Chunk) -> list[str] | None:
-        """Where the first message begins and each ends; None if that cannot be told."""
+        """Where the first message begins and each ends; None if unknown."""
         if chunk.frame is not None:
             self._knows_frames = True
             return tokens(chunk.frame.start, strides(chunk.frame))

@@ -71,7 +71,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Let go of the opened body."""
+    """Release the opened body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Emit(Generic[T]):
-    """Not asked of the outside but handed to whoever iterates."""
+    """Not an effect for the driver: an item for the caller that iterates."""
 
     value: T
 

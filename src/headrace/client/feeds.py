@@ -17,7 +17,7 @@ from headrace.protocol.offsets import NOW
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A stream of a bucket and where it stands; no offset means that it was deleted."""
+    """A stream of a bucket and its tail; without an offset it was deleted."""
 
     stream_id: str
     next_offset: str | None

@@ -82,7 +82,7 @@ def read_framed(
 def tails(
     target: Target, queries: Iterable[Mapping[str, Any]], *, wait: bool = False
 ) -> Steps[list[Tail]]:
-    """Where each stream stands; with `wait`, once one of them has moved or the time is up.
+    """The tail of each stream; with `wait`, once one of them has moved or the time is up.
 
     `target` is the resource that answers for them; waiting is for as many as one request holds.
     """
@@ -110,7 +110,7 @@ def offset_of_last(target: Target, stream: str, count: int) -> Steps[str]:
     while left > 0:
         query = {"from": offset, "max_messages": left}
         reached = (yield from _known_tail(target, stream, query)).until_offset
-        # The server may stop earlier where history is long, but never stands still.
+        # The server may stop earlier where history is long, but always makes progress.
         if reached is None or reached <= offset:
             raise BadAnswer(target.url, f"it does not say what is {left} messages behind {offset}")
         left -= parse_token(reached).messages - parse_token(offset).messages

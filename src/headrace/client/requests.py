@@ -24,7 +24,7 @@ log = logging.getLogger("headrace.client")
 
 
 class ProducerStamp(NamedTuple):
-    """Who appends, and the place of this append in its sequence: a repeat is recognised."""
+    """The producer and this append's place in its sequence, so that a repeat is recognised."""
 
     id: str
     epoch: int
@@ -111,7 +111,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class bearer:  # noqa: N801  it stands where a function would, and pickles
+class bearer:  # noqa: N801  used like a function, and pickles
     """A token as a header value that is made anew with every request."""
 
     token: Any

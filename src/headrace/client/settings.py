@@ -1,4 +1,4 @@
-"""What a client is told once: where the server is, who is asking, how patient to be.
+"""The settings of a client: server URL, credentials, timeouts and retries.
 
 Everything here is a frozen value that pickles, so that it can be shipped to other processes
 (a callable among headers or parameters must then be one that pickles, too).

@@ -28,7 +28,7 @@ Collections = dict[str, dict[str, Any]]
 class Change:
     """One entity as it now is; `value` is None after a delete.
 
-    `reset` stands for everything: whatever was known before is gone.
+    `reset` covers everything: whatever was known before is gone.
     """
 
     kind: Literal["set", "delete", "reset"]

@@ -22,7 +22,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one chunk changed, and where the state stands now."""
+    """What one chunk changed, and the offset of the state after it."""
 
     changes: list[Change]
     offset: str

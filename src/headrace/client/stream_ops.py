@@ -65,7 +65,7 @@ def check_options(options: Mapping[str, Any], kind: type) -> None:
 
 
 class StreamOps:
-    """A stream as a client knows it: where it is and, once told, what it holds."""
+    """A stream as a client knows it: where it is and, once known, its content type."""
 
     def __init__(self, target: Target, content_type: str | None = None) -> None:
         self.target = target

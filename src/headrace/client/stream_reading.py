@@ -26,7 +26,7 @@ from headrace.protocol.sse import Decoder
 
 
 class _Control(msgspec.Struct):
-    """What stands in a control event."""
+    """The fields of a control event."""
 
     streamNextOffset: str  # noqa: N815  the wire's own names
     streamCursor: str | None = None  # noqa: N815

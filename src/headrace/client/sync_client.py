@@ -179,7 +179,7 @@ class Stream:
     ) -> Producer:
         """An idempotent producer; the options are the fields of `ProducerOptions`.
 
-        Without an id it gets one of its own, and nobody fences it.
+        Without an id it gets a unique one, so no other producer fences it.
         """
         chosen = producer_id if producer_id is not None else str(uuid4())
         return Producer(self._driver, self._handle, chosen, ProducerOptions(**options))
@@ -187,7 +187,7 @@ class Stream:
     def publish_snapshot(
         self, offset: str, data: bytes, content_type: str = DEFAULT_CONTENT_TYPE
     ) -> None:
-        """Let `data` stand for everything before `offset`, which the server may then let go."""
+        """Replace everything before `offset` by `data`; the server may then drop the messages."""
         self._run(bucket_ops.publish_snapshot(self._handle.target, offset, data, content_type))
 
     def snapshot(self, offset: str | None = None) -> Snapshot:
@@ -277,7 +277,7 @@ class Reader(ReaderPosition):
                 yield event
 
     def close(self) -> None:
-        """End the iteration, and let go of its connection."""
+        """End the iteration and release its connection."""
         self._line.end(self._chunks)
 
     def __enter__(self) -> Reader:

@@ -1,7 +1,7 @@
 """Runs the client's steps over httpx, blocking. `client.async_driver` is the same, awaited.
 
 The two drivers are written by hand, as are the two producers: one is stopped by shutting down its
-sockets from another thread, the other by cancelling a task. What stands on them (`sync_client`,
+sockets from another thread, the other by cancelling a task. What is built on them (`sync_client`,
 `sync_admin`, `sync_state_view`) is generated from its async half.
 
 A flow can be stopped from another thread at any moment: its connections are its own, and are

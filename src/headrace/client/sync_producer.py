@@ -186,7 +186,7 @@ class Producer:
             except Stopped:
                 self._settle(batch, error=ProducerBroken("it was left with an error"))
             except Exception as fault:
-                # A token function that raises, say: whoever appends or flushes must hear of it.
+                # For example a token function that raises: `append` and `flush` must raise it.
                 self._settle(batch, error=ProducerBroken(repr(fault)))
             else:
                 self._settle(batch, result)
@@ -223,7 +223,7 @@ class Producer:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Leave at once: a server that is away must not hold up an error that is on its way."""
+        """Leave at once: an unreachable server must not delay an exception that is propagating."""
         self._line.stop()
         with self._change:
             self._detached = True

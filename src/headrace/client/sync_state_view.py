@@ -43,5 +43,5 @@ class StateView:
         return self.state
 
     def close(self) -> None:
-        """End a live iteration, and let go of its connection."""
+        """End a live iteration and release its connection."""
         self._line.end(self._updates)

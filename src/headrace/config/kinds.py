@@ -181,7 +181,7 @@ def _pair(text: str, check: Callable[[bytes], object]) -> str:
 def _origins(raw: object) -> tuple[str, ...]:
     origins = tuple(_origin(item) for item in _items(raw))
     if "*" in origins and len(origins) > 1:
-        raise ValueError("* stands alone")
+        raise ValueError("* cannot be combined")
     return origins
 
 
@@ -199,7 +199,7 @@ def _origin(raw: object) -> str:
 def _allowed_hosts(raw: object) -> tuple[str, ...]:
     hosts = tuple(_allowed_host(item) for item in _items(raw))
     if not hosts or (len(hosts) > 1 and {AUTO, "*"} & set(hosts)):
-        raise ValueError("auto and * stand alone")
+        raise ValueError("auto and * cannot be combined")
     return hosts
 
 

@@ -230,7 +230,7 @@ class Limits(Section):
     max_stream_bytes: int | Literal["auto"] = _setting(
         AUTO,
         or_auto(COUNT_OR_OFF),
-        "Maximum bytes one stream retains; 0 is no limit but the disk. auto is 10485760 (10 "
+        "Maximum bytes one stream retains; 0 means no limit but the disk. auto is 10485760 (10 "
         "MiB) in memory mode and 0 in the modes that write to disk.",
     )
     # 16 MiB: the official TypeScript client batches up to 14 MiB into one POST.
@@ -296,7 +296,7 @@ class Limits(Section):
         "Maximum depth of a chain of forks (a fork of a fork and so on).",
     )
     rate_limit_requests_per_sec: int = _setting(
-        0, COUNT_OR_OFF, "Maximum requests per second of one subject or address; 0 is no limit."
+        0, COUNT_OR_OFF, "Maximum requests per second of one subject or address; 0 means no limit."
     )
     rate_limit_burst: int = _setting(
         0,
@@ -406,7 +406,7 @@ class Config:
 
     @property
     def max_stream_bytes(self) -> int:
-        """`limits.max_stream_bytes` in force; 0 is no limit."""
+        """`limits.max_stream_bytes` in force; 0 means no limit."""
         given = self.limits.max_stream_bytes
         if isinstance(given, int):
             return given
@@ -430,7 +430,7 @@ SECTIONS: Mapping[str, type[Section]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its names, what it may be, what it is unless told otherwise."""
+    """One setting: its names, its allowed values and its default."""
 
     key: str
     kind: ValueKind[Any]
@@ -454,7 +454,7 @@ class Setting:
         return "--" + self.name.replace("_", "-")
 
     def parse(self, raw: object, source: str | None) -> object:
-        """The value that `raw` stands for, or ConfigError naming `source`."""
+        """The parsed value of `raw`; raises ConfigError that names `source`."""
         try:
             value: object = self.kind.parse(raw)
         except (ValueError, TypeError):

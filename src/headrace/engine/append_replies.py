@@ -1,4 +1,4 @@
-"""What a commit's completion is told to whoever asked for it."""
+"""Translates the completion of a commit into the outcome of the command behind it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ T = TypeVar("T")
 
 
 def translate(success: T, reply: Callable[[T | HeadraceError], None]) -> Callable[[object], None]:
-    """A reply to a commit: what the client is told, unless it failed."""
+    """A reply to a commit: the outcome for the client, unless it failed."""
     return lambda outcome: reply(outcome if isinstance(outcome, HeadraceError) else success)

@@ -3,7 +3,7 @@
 A bucket is a stream of its own, `/bucket`, that clients cannot name: so it is as durable as any
 stream, in every storage mode. What is listed and counted is what readers may know: a stream
 appears when its creation is durable and leaves when its removal is, or when its time is over,
-whether or not it has been cleared away by then. A bucket can be deleted once nothing of its
+whether or not it has been removed yet. A bucket can be deleted once nothing of its
 streams is left that a crash could bring back.
 """
 

@@ -97,7 +97,7 @@ class Creation:
         engine.when_durable(about, lambda: reply(outcome), reply)
 
     def create_internal(self, name: str) -> Stream:
-        """An empty stream of the server's own; nobody hears of it before `begin`."""
+        """An empty stream of the server's own; not announced before `begin`."""
         engine = self._engine
         if len(engine.streams) > engine.bounds.streams_max:
             raise Overloaded("streams", engine.bounds.streams_max)

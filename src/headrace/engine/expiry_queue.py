@@ -68,7 +68,7 @@ class ExpiryQueue:
             self.add(stream)
 
     def over(self, now: Moment) -> Iterator[Stream]:
-        """The streams whose time is over and that nobody has removed yet: costs as many steps."""
+        """The expired streams that are not removed yet; one step for each."""
         yield from self._over(self._windows, now.steady_ms, now)
         yield from self._over(self._absolute, now.wall_ms, now)
 

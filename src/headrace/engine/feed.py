@@ -1,9 +1,9 @@
 """The feed of a bucket: which of its streams changed, up to which offset, in order.
 
 The feed is the bucket's own stream, so it is read, followed and kept like any other. Changes are
-noted as they become visible and written down together a moment later: a stream that changes all
-the time appears once in each of these moments. Noting costs the same however many streams there
-are, and so does following. What is kept has a bound; a reader who was away for longer is told so,
+noted as they become visible and written down together a moment later: a stream that changes all the
+time appears once in each of these moments. Noting costs the same however many streams there are,
+and so does following. What is kept has a bound; a reader that falls behind further gets an error,
 and lists the bucket again.
 
 After a crash, what was noted and not written down is announced once more: every stream that was

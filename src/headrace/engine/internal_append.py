@@ -15,7 +15,7 @@ from headrace.storage.base import Storage, Trimmed, committing, ignore
 def announce(
     stream: Stream, messages: Sequence[bytes], storage: Storage, now_ms: int, limits: Limits
 ) -> None:
-    """Append JSON messages; nobody waits for it."""
+    """Append JSON messages without waiting for the commit."""
     state = stream.state
     data = wire_bytes(messages) if messages else b""
     end = Position(state.tail.messages + len(messages), state.tail.bytes + len(data))

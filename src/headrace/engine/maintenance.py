@@ -1,9 +1,9 @@
 """Work that is too long for one turn of the event loop, done a slice at a time.
 
-Whoever runs the loop is woken when there is work, and calls `run` between other things until
-nothing is left. Where nobody does, as in a test without a loop, work is done when it is added.
+The owner of the event loop is woken when there is work, and calls `run` between other events until
+nothing is left. Without an owner, as in a test without a loop, work is done when it is added.
 
-That is how it differs from `engine.slices`, which belongs to an event loop and starts by itself.
+That is how it differs from `engine.slices`, which belongs to an event loop and schedules itself.
 """
 
 from __future__ import annotations

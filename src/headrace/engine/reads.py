@@ -45,7 +45,7 @@ def start_position(stream: Stream, start: Position | str) -> Position:
         if start != BEGINNING:
             return stream.visible
         if stream.visible_snapshot is not None:
-            # The beginning is what the snapshot tells, wherever it stands.
+            # A snapshot replaces the beginning, even a snapshot at the first offset.
             raise OffsetTrimmed(floor.token())
         start = START
     if start.bytes < floor.bytes:
@@ -100,7 +100,7 @@ class Reads:
         self.part(stream, start, visible, bytes_max, found)
 
     def seek(self, stream: Stream, start: Position, count: int, reply: SeekReply) -> None:
-        """The end of `count` messages from `start`, or the tail; None where it is no boundary."""
+        """The end of `count` messages from `start`, or the tail; None off a boundary."""
         _Seek(self, stream, start, count, reply).go_on()
 
     def part(

@@ -89,7 +89,7 @@ def needed_from(stream: Stream) -> Position:
 def _note_need(source: Stream, fork: Stream) -> bool:
     """Tell a source what a fork of it needs; whether that is news."""
     if source.branches is None:
-        return False  # the fork is set aside
+        return False  # the fork is set aside: it could not be recovered
     needed = needed_from(fork)
     is_inherited = needed.bytes < own_start(fork.state).bytes
     return source.branches.need(fork, needed if is_inherited else None)

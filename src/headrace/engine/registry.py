@@ -29,7 +29,7 @@ COMPACTED_AT_ONCE = 500  # streams; one or two milliseconds of the loop
 
 
 class Registry:
-    """Writes to `stream` what happens to the streams of an engine, of which it is one itself."""
+    """Records the streams of an engine in `stream`, which is itself one of them."""
 
     def __init__(self, engine: Engine, stream: Stream) -> None:
         self.stream = stream

@@ -65,7 +65,7 @@ class Removal:
             engine.registry.deleted(state.name)
         engine.storage.commit(stream.log, change, (stream, change, reply))
         for source in followers:
-            # Its name is free from now on, and whoever is told so must be told for certain.
+            # Its name is free from now on; a reply that says so must wait until that is durable.
             engine.pending_removals[source.state.name] = source
             gone = Removed(source.state, whole=True)
             engine.storage.commit(source.log, gone, (source, gone, ignore))

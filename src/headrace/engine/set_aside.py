@@ -1,8 +1,8 @@
 """Streams that a start could not recover: set aside, so that the rest is served.
 
 What is stored of them is left alone, and so is what they need: the source of such a fork is kept
-whole, its snapshot stays. Their names are neither free nor there; whoever asks is told why. A
-fork of a stream that is set aside is set aside with it.
+whole, its snapshot stays. Their names stay taken, and requests for them answer 500 with the reason.
+A fork of a stream that is set aside is set aside with it.
 """
 
 from __future__ import annotations

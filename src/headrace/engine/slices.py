@@ -1,4 +1,4 @@
-"""Long work on the event loop, a slice at a time: nobody waits for more than one slice of it.
+"""Long work on the event loop, in slices: other work waits for one slice at most.
 
 Work is an iterator that does a little in each step. A few pieces of work take turns; what comes
 after them waits without having begun, so that it holds little memory. Work that is known to be

@@ -1,4 +1,4 @@
-"""Snapshots: published with the floor in one change, read by whoever holds them, then removed.
+"""Snapshots: published with the floor in one change, kept while a reader holds them, then removed.
 
 The blob is written by a worker while appends go on, and published by one change that also moves
 the floor. Everything is decided again when the blob is stored: the stream may have gone, or
@@ -67,7 +67,7 @@ class Snapshots:
         self._storing_bytes = 0
 
     def recover(self) -> None:
-        """Count who has which blob; what nobody has was left by a crash."""
+        """Count the references to each blob; one without any was left by a crash."""
         engine = self._engine
         for stream in engine.streams.values():
             if stream.state.deleted:
@@ -157,7 +157,7 @@ class Snapshots:
         self.let_go(replaced)
         self._engine.space.give_back(stream)
 
-    # -- who needs which blob --------------------------------------------------------------
+    # -- references to blobs ----------------------------------------------------------------
 
     def inherit(self, snapshot: Snapshot | None) -> None:
         """A fork has the snapshot of its source."""

@@ -31,7 +31,7 @@ class TailListener(Protocol):
         ...
 
     def on_fault(self, fault: HeadraceError) -> None:
-        """One of the calls above raised: give up, and tell whoever waits."""
+        """One of the calls above raised: give up, and answer the client with the fault."""
         ...
 
 
@@ -69,7 +69,7 @@ class Stream:
         self.visible_closed = False
         self.visible_floor: Position = state.floor
         self.visible_snapshot: Snapshot | None = state.snapshot
-        # Positions from which on somebody is reading, and how many are: floors only rise, so the
+        # Positions that readers hold, and how many hold each: trim offsets only rise, so the
         # first is the least.
         self.held: dict[Position, int] | None = None
         # Ordered sets: they leave in any order, and are called in the order they came.
@@ -89,7 +89,7 @@ class Stream:
         self.forks -= 1
 
     def keep_for(self, fork: Stream | None) -> None:
-        """A fork is set aside: nobody knows what it needs, so that everything is kept."""
+        """A fork is set aside, so its needs are unknown: everything is kept."""
         if fork is None:
             self.forks += 1
         elif self.branches is not None:

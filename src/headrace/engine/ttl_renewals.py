@@ -35,7 +35,7 @@ _decode = msgspec.msgpack.decode
 
 
 class Window(msgspec.Struct, array_like=True, frozen=True):
-    """A stream's last use, in milliseconds of running, and which write was its last by then."""
+    """A stream's last use, in milliseconds of uptime, and its last write at that time."""
 
     touched_ms: int
     written_ms: int

@@ -1,9 +1,9 @@
 """Accepting connections: counted from the first moment, never more than there are descriptors for.
 
 A connection counts from `accept` until its socket is closed, TLS handshakes included. Past the
-limit a few more are accepted, to be told so: 503, or the answer to a health probe. Past those
+limit a few more are accepted only to be answered: with 503, or as a health probe. Past those
 nothing is accepted, and clients wait in the kernel's backlog. Descriptors for everything else the
-process opens stay free: a journal that cannot open its next segment holds everybody up.
+process opens stay free: a journal that cannot open its next segment stalls every writer.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Acceptor:
 
 
 class Surplus(asyncio.Protocol):
-    """A connection past the limit: a health probe is answered, everybody else gets 503.
+    """A connection past the limit: a health probe is answered, any other request gets 503.
 
     It is an Exchange for that one answer.
     """

@@ -22,7 +22,7 @@ AUTO: Final = ("auto",)
 
 
 class Access:
-    """Whom the server answers; without arguments, everybody."""
+    """Which hosts and origins the server answers; without arguments, all."""
 
     def __init__(
         self,

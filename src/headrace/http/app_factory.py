@@ -91,7 +91,7 @@ class Assembly:
         self.scrub.tick()
 
     def _log_write_refusal(self) -> None:
-        """Nobody may ask for long, and an operator looks into the log first."""
+        """Logged: it may be long until a request hits them, and operators read the log first."""
         refusal = self.application.engine.write_refusal
         reason = None if refusal is None or isinstance(refusal, Overloaded) else type(refusal)
         if reason is not self._refusing:

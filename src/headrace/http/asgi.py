@@ -62,7 +62,7 @@ def end_process(_: BaseException) -> None:
 def create_app(config: Config | None = None, *, on_failure: OnFailure = end_process) -> Headrace:
     """An application from `config`, or from the layers `headrace serve` reads.
 
-    `on_failure` is called once with the reason after the application has stopped by itself.
+    `on_failure` is called once with the reason after the application has stopped on a failure.
     """
     return Headrace(config or configuration.load().config, on_failure)
 
@@ -165,7 +165,7 @@ class Headrace:
         application.metrics.observe(request, sender.status, sender.sent_bytes)
 
     def _start_refusal(self, failure: HeadraceError | OSError) -> HeadraceError:
-        """What a request is answered while there is no application; logged once a reason."""
+        """The answer to requests while there is no application; each reason is logged once."""
         if str(failure) != self._start_failure and not isinstance(failure, StorageFailed):
             self._start_failure = str(failure)
             logger.critical("the application cannot start: %s", failure)
@@ -189,7 +189,7 @@ class Headrace:
         )
 
     def _check_access(self, scope: Scope, headers: Headers) -> None:
-        """Hosts only where they are listed: who listens, and where, is the host's to know."""
+        """Only hosts that are listed: the ASGI host decides where it listens."""
         access, host = self._access, headers.get(b"host")
         refusal = None if host is None else access.host_refusal(host)
         if refusal is None and (b"origin" in headers or b"sec-fetch-site" in headers):

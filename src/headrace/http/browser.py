@@ -57,7 +57,7 @@ Handler = Callable[[Request, Exchange], None]
 
 def routes(stream_root: str, bucket_root: str) -> dict[bytes, Handler]:
     """A handler for each path of the browser, below the server's own root."""
-    # Where the surfaces are, relative to the root that /ui is in: the page finds that by itself.
+    # The API roots, relative to the root that /ui is in, which the page determines itself.
     settings = {
         "version": __version__,
         "streamRoot": stream_root,

@@ -2,7 +2,7 @@
 
 Requests run one after another: a pipelined request waits until the one before it is answered, so
 it sees that one's effect. Each has an exchange of its own, which is dead once it was answered: an
-answer that comes late, or twice, reaches nobody, and above all not the next request. Nothing here
+late or second answer is dropped, and above all never reaches the next request. Nothing here
 knows a rule of the protocol above HTTP.
 
 The state of a connection is in these flags, which are read for every request:
@@ -66,7 +66,7 @@ class WriterLimits:
 
 
 def _nothing() -> None:
-    """Nobody counts."""
+    """The default of `Shared.on_closed`."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class HttpExchange:
             self._connection.hold(waiter)
 
     def detach(self) -> None:
-        """The client is gone: whoever answers now answers nobody."""
+        """The client is gone: later answers are dropped."""
         self._connection = None
 
 
@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client that has finished sending still gets an answer under way.
 
-        Not so a live read: there the end of sending cannot be told from having left.
+        Not so a live read: there a half-close cannot be distinguished from a disconnect.
         """
         self._body_received()  # the end may come with the last of it
         self._keep_alive = False
@@ -590,7 +590,7 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         if not self.writable:
-            # It did not take what it was sent before; it will not take a farewell.
+            # The client reads nothing, so it would not read the last chunk either.
             self.abort()
             return
         if request.http_11:
@@ -642,7 +642,7 @@ class Connection(asyncio.Protocol):
             self._run(self._reader)
 
     def _forget_unsent(self) -> None:
-        """The transport holds nothing any more, or nobody will take it."""
+        """The transport's buffer is empty, or will never be sent."""
         if self._unsent_bytes:
             self._shared.unsent.remove(self._unsent_bytes)
             self._unsent_bytes = 0

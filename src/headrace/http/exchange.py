@@ -14,7 +14,7 @@ from headrace.protocol.responses import Response
 
 
 class Client(NamedTuple):
-    """Who is at the other end: an address, over which scheme, below which mount path of ours."""
+    """The peer: its address, the scheme it used, and the path we are mounted at."""
 
     address: str
     scheme: str = "http"
@@ -90,7 +90,7 @@ class Frame:
 
 
 class Waiter(Protocol):
-    """Whoever holds an exchange open."""
+    """The owner of an exchange that stays open: a live read, a streamed body."""
 
     def on_writable(self) -> None:
         """The client has taken what was sent; more may follow."""

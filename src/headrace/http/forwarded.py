@@ -30,7 +30,7 @@ class ForwardedOrigins:
         self._is_trusted = lru_cache(maxsize=1024)(self._check_trusted)
 
     def base_url(self, request: Request) -> str:
-        """The absolute URL that, for the client, stands before our own paths."""
+        """The absolute URL that the client sees before our own paths."""
         if self._public_url is not None:
             return self._public_url + request.client.mount
         scheme, host = request.client.scheme, request.headers.get(b"host", b"localhost")
@@ -53,7 +53,7 @@ class ForwardedOrigins:
             yield forwarded.split(b",")[0].strip()
 
     def subject(self, request: Request) -> str:
-        """Who asks, as far as it can be trusted: a verified subject, or an address."""
+        """The client's identity as far as it is verified: a token subject, or an address."""
         if not self._is_trusted(request.client.address):
             return request.client.address
         subject = request.headers.get(b"x-jwt-sub")

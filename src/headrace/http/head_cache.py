@@ -26,7 +26,7 @@ _SEQ: Final = b"producer-seq"
 
 
 class _Gap(NamedTuple):
-    """Where the digits of a field stand in a head."""
+    """The position of a field's digits in a head."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class HeadCache:
         self._target_end_max = len(_METHOD) + min(url_bytes_max, _HEAD_BYTES_MAX)
         self._attempts = _ATTEMPTS
         self._model: Request | None = None
-        # The head in pieces, the fields whose digits stand between them, and how many digits
+        # The head in pieces, the fields whose digits lie between them, and how many digits
         # they had. Without a second field the head ends with `_between`.
         self._before = self._behind_target = self._between = self._after = b""
         self._first = _LENGTH
@@ -142,7 +142,7 @@ class HeadCache:
 
 
 def _count_digits(data: bytes, start: int, expected: int, following: bytes) -> int:
-    """How many digits stand at `start` with `following` behind them, most likely `expected`; or 0.
+    """The number of digits at `start` (probably `expected`), or 0 if `following` does not follow.
 
     `following` begins with the end of a line, so there is only one such number.
     """
@@ -155,7 +155,7 @@ def _count_digits(data: bytes, start: int, expected: int, following: bytes) -> i
 
 
 def _gap(head: bytes, headers: Headers, name: bytes) -> _Gap | None:
-    """Where the digits of `name` stand, if they are all that stands in one line of that name."""
+    """Where the digits of `name` are, if they are the whole value of the only such field."""
     value = headers.get(name)
     if value is None or not value.isdigit():
         return None

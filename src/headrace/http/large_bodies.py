@@ -18,7 +18,7 @@ class LargeBody:
     """One body while it comes; `parts` are what came with its head."""
 
     def __init__(self, size: int, parts: Iterable[bytes]) -> None:
-        # It gives away the bytes it holds, without a copy, once nobody looks into them. They are
+        # It hands over its bytes without a copy once no memoryview refers to them. They are
         # address space until the kernel writes to them: zeros of the allocator are not written.
         self._bytes = io.BytesIO(bytes(size))
         self._bytes.writelines(parts)
@@ -42,9 +42,9 @@ class LargeBody:
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Stands between a transport and its connection until a large body is complete.
+    """Replaces the connection as the transport's protocol until a large body is complete.
 
-    A transport of uvloop keeps it beyond that, so it must be told to `leave`.
+    A transport of uvloop keeps it beyond that, so `leave` has to be called.
     """
 
     def __init__(

@@ -119,9 +119,9 @@ class LiveReads:
         return frame
 
     def large_event(self, stream: Stream, chunk: Chunk) -> SharedEvent | None:
-        """A data event that is too large to be held for each reader; None while there is no room.
+        """A data event that is too large to keep for each reader; None while there is no room.
 
-        One that is on its way to somebody is there already, and takes no more room.
+        One that is being sent to another reader is already in memory and takes no more room.
         """
         key = (stream.state.id, chunk.start, chunk.end)
         event = self._large.get(key)
@@ -272,7 +272,7 @@ class EventReader:
         self._done = False
 
     def begin(self, first: Chunk) -> None:
-        """Send what is there, or say at once where the tail stands."""
+        """Send what is there, or a control event with the tail."""
         if first.data:
             self._take(first)
         else:
@@ -334,7 +334,7 @@ class EventReader:
             if at_tail and not stream.visible_closed:
                 break
             if self._position < stream.visible_floor:
-                # Trimmed while this reader lagged: its next request is told so.
+                # Trimmed while this reader lagged: its next request is refused as trimmed.
                 self._finish()
                 break
             self._reading = True

@@ -42,7 +42,7 @@ BODY_BYTES_PER_SEC_MIN: Final = 64 * 1024
 # While others find no room, those that are this far behind a higher rate make some.
 PRESSED_BYTES_PER_SEC_MIN: Final = 1024 * 1024
 BEHIND_SECS_WHEN_PRESSED: Final = 5.0
-# So much of a body must be there before memory is set aside for the rest.
+# This much of a body must arrive before memory for the rest is allocated.
 LARGE_BODY_BEGUN_BYTES: Final = 64 * 1024
 # What chunk sizes and trailers may add to a body: a chunk of one byte takes six.
 FRAMING_BYTES_MAX: Final = 16 * 1024
@@ -79,14 +79,14 @@ class Upload(Protocol):
 class BodyBudget:
     """Bytes that all request bodies in flight may hold together, counted as they arrive.
 
-    Where somebody finds no room, the slowest uploads are given up until half of it is free: a
+    If the budget is exhausted, the slowest uploads are aborted until half of it is free: a
     client that sends just fast enough not to be given up otherwise would keep the others out.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.reserved_bytes = 0
-        self._is_pressed = False  # somebody was refused since the last look
+        self._is_pressed = False  # an upload was refused since the last check
         self._uploads: dict[Upload, None] = {}
         self._chosen: set[Upload] = set()
 
@@ -110,7 +110,7 @@ class BodyBudget:
         self._uploads[upload] = None
 
     def end(self, upload: Upload) -> None:
-        """It is complete, or given up; whoever has its bytes now releases them."""
+        """It is complete, or given up; the new owner of its bytes releases them."""
         self._uploads.pop(upload, None)
         self._chosen.discard(upload)
 
@@ -135,7 +135,7 @@ class BodyBudget:
 class RequestReader:
     """Collects requests from one connection's bytes: complete ones in `ready`, in order.
 
-    Once `refusal` is set nothing more is read: what follows cannot be told apart any more.
+    Once `refusal` is set nothing more is read: the end of the request is unknown.
     `deadline` is when the request being received must be complete. `needs_attention` says that the
     connection has something to do besides running what is ready. `large_body` is one that the
     connection receives itself, and then has finished here.
@@ -329,7 +329,7 @@ class RequestReader:
             self.paid_until = self._masthead.now
 
     def add_to_body(self, count: int) -> bool:
-        """So much of the large body has come; False where there is no room for it any more."""
+        """Count received bytes of the large body; False if the budget has no room for them."""
         self._body_bytes += count
         if not self._budget.reserve(self._body_bytes - self.held_bytes):
             self._set_refusal(self._no_room())
@@ -387,7 +387,7 @@ class RequestReader:
             headers[name] = value
 
     def _repeat(self, name: bytes, value: bytes) -> None:
-        """A field that stands twice, or behind the body, where it says nothing to us."""
+        """A field that occurs twice, or in the trailers, which are ignored."""
         limits = self._limits
         if self._head_done:
             self._trailer_bytes += len(name) + len(value) + 4
@@ -455,7 +455,9 @@ class RequestReader:
         coding = headers.get(b"transfer-encoding")
         if coding is not None:
             if b"content-length" in headers:
-                self._refuse(MalformedHttp("Content-Length and Transfer-Encoding stand together."))
+                self._refuse(
+                    MalformedHttp("Content-Length and Transfer-Encoding cannot be combined.")
+                )
             if coding.strip().lower() != b"chunked":
                 self._refuse(UnsupportedTransferCoding(coding.decode("latin-1")))
             self._announced_bytes = 1  # at least: its deadline is that of a body
@@ -530,7 +532,7 @@ class RequestReader:
         return Overloaded("bytes of request bodies in flight", self._budget.bytes_max)
 
     def _set_refusal(self, refusal: HeadraceError) -> None:
-        """The first one stands: the parser reports it again as an error of its own."""
+        """The first one counts: the parser then reports an error of its own for it."""
         if self.refusal is None:
             self.refusal = refusal
             self.needs_attention = True

@@ -13,7 +13,7 @@ from headrace.protocol.responses import Response
 
 
 def is_private(request: Request) -> bool:
-    """Whether the answer may differ by who asks, so that no shared cache may keep it."""
+    """Whether the answer may differ per client, so that no shared cache may keep it."""
     return b"authorization" in request.headers or b"x-jwt-sub" in request.headers
 
 

@@ -37,7 +37,7 @@ class Turns:
         self.is_waiting = False
         """Whether anybody is in line; an attribute, because every request looks at it."""
         self.is_contended = False
-        """Set by whoever has a request run while others wait in line."""
+        """Set by a connection that runs a request while others wait for a turn."""
 
     def add(self, connection: Turned) -> None:
         self._line.append(connection)

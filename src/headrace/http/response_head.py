@@ -1,4 +1,4 @@
-"""What stands at the top of every response: status line, date, security and CORS headers.
+"""The head of every response: status line, date, security and CORS headers.
 
 Formatted once a second and per status, because every response carries it. Keeps the coarse
 clock that deadlines are set by, for the same reason.

@@ -31,15 +31,15 @@ _WOKEN_EVERY_SECS: Final = 0.02
 
 
 class Holder(Protocol):
-    """Whoever keeps bytes for one client."""
+    """An owner of unsent bytes for one client."""
 
     def on_cut(self) -> None:
-        """The client is too slow: let go of everything that is kept for it."""
+        """The client is too slow: release everything that is kept for it."""
         ...
 
 
 class Waiting(Protocol):
-    """Whoever has something large to send, and waits for room in the budget."""
+    """An owner of a large answer that waits for room in the budget."""
 
     def on_room(self) -> None: ...
 
@@ -85,7 +85,7 @@ class UnsentBudget:
     def refusal(self) -> Overloaded:
         return Overloaded("bytes of answers not yet taken", self.bytes_max)
 
-    # -- who waits for room ----------------------------------------------------------------
+    # -- waiting for room ------------------------------------------------------------------
 
     def wait(self, waiting: Waiting) -> None:
         """Call `on_room` once, when there is room again; first come, first served."""
@@ -105,7 +105,7 @@ class UnsentBudget:
         if self._waking:
             self._loop.call_later(_WOKEN_EVERY_SECS, self._wake)
 
-    # -- who holds what there is -----------------------------------------------------------
+    # -- holders of unsent bytes ----------------------------------------------------------
 
     def begin(self, holder: Holder) -> None:
         """Something large is on its way to a client."""
@@ -169,7 +169,7 @@ class LargeAnswer:
         self._untaken_bytes = left_bytes
 
     def release(self) -> None:
-        """The transport has let go of it, too."""
+        """The transport has released it, too."""
         self._budget.end(self._holder)
         body, self._body = self._body, None
         if body is not None:
@@ -179,7 +179,7 @@ class LargeAnswer:
 class SharedEvent:
     """One large data event: kept and counted once for all readers, encoded as far as one took it.
 
-    So an event that nobody takes costs little time.
+    So an event that no reader takes costs little time.
     """
 
     def __init__(self, payload: bytes, budget: UnsentBudget) -> None:

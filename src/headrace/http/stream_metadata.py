@@ -157,7 +157,7 @@ class StreamMetadata:
         return deadline_ms + self._wall_ahead_ms()
 
     def _wall_ahead_ms(self) -> int:
-        """What to add to a time of the steady clock for the time of day, as the clocks stand now.
+        """What to add to a time of the steady clock for the time of day, as of now.
 
         In whole seconds: the two clocks are not read in the same instant, and a deadline must not
         seem to move between two looks at it.

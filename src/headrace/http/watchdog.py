@@ -4,8 +4,8 @@ The loop stamps a heartbeat. A thread looks at it now and then; while it is late
 loop's thread is doing. The heartbeat that comes late reports the stall: its length, the processor
 time that the loop's thread spent in it, and the operation and function that were seen most.
 
-Processor time is told apart because the length alone accuses the server of what a busy machine
-does. Nothing here runs within a request: a request only leaves word that it has begun.
+Processor time is measured as well because the length alone accuses the server of what a busy
+machine does. Nothing here runs within a request: a request only leaves word that it has begun.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Watchdog:
     # -- on the loop -----------------------------------------------------------------------
 
     def _begin(self) -> None:
-        # Callbacks stand on this frame, whatever loop it is that calls them.
+        # Callbacks are called from this frame, whatever the loop implementation.
         self._base = sys._getframe().f_back
         self._rest()
         self._thread = Thread(target=self._watch, name="watchdog", daemon=True)

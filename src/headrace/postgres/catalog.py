@@ -42,7 +42,7 @@ class _Type:
 class Types:
     """How the types of one database become JSON, those that users made among them.
 
-    A domain is what it is a domain of, and an array has elements of its own type, whoever made it.
+    A domain counts as its base type, and an array has elements of the array's own type.
     """
 
     def __init__(self, connect: Callable[[], psycopg.Connection]) -> None:

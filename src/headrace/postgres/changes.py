@@ -3,10 +3,10 @@
 A position is a value that survives a restart: the generation, how many rows of its snapshot are
 behind, the end of the last transaction that is wholly behind, how many changes of the next one are
 behind too (so that a large transaction fits into small batches), and the shape of every table, so
-that a change of shape is told once. Read again from a position, the feed gives the same changes.
+that a schema change is reported once. Read again from a position, the feed gives the same changes.
 
 A position also says whose it is. A consumer is named by the first batch it is given; once that is
-written down and it asks for the next, the slot is its own, and whoever else asks is refused.
+written down and it asks for the next, it owns the slot, and other consumers are refused.
 And it says of which Postgres it is, and which mark was in there: of a database that was restored
 to an earlier moment a position is not trusted (`history`).
 """
@@ -49,7 +49,7 @@ _REREAD_SECS = 60.0
 _ASK_AGAIN_SECS = 0.05  # how far Postgres has sent, while a run waits for the end
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
-_LOOK_AGAIN_SECS = 10.0  # whether the slot still tells of every table
+_LOOK_AGAIN_SECS = 10.0  # between checks that the publication still has every table
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Position:
     shapes: dict[str, str] = field(default_factory=dict)
     owner: str = ""  # none before the first batch, nor in checkpoints of earlier versions
     system: str = ""  # the same
-    mark: int = 0  # the end of a batch that Postgres was told of, and has if it was not restored
+    mark: int = 0  # the end of a batch that was noted in Postgres; missing there after a restore
     keys: dict[str, list[str]] = field(default_factory=dict)  # the names that each key had
     copy: int = 0  # the last copy of a table that was begun between changes
     copy_row: int = 0  # and how many rows of it are behind
@@ -136,7 +136,7 @@ class ChangeFeed:
         self._generation: Generation | None = None
         self._reader: Replication | None = None
         self._decoder = Decoder()
-        self._read_to: Position | None = None  # where the open connection stands
+        self._read_to: Position | None = None  # how far the open connection has read
         self._look_again_at = 0.0
         self._own_name = uuid.uuid4().hex[:12]
         self._claimed = ""
@@ -228,7 +228,7 @@ class ChangeFeed:
         return found
 
     def _due_copy(self, start: Position) -> Copy | None:
-        """What is to come between the changes next, if anything is. What is through is let go."""
+        """The next copy to insert between changes, if any; a finished one is dropped."""
         while True:
             if not self._knows_copies:
                 self._copy = self._copies.next(start.copy)
@@ -410,7 +410,7 @@ class ChangeFeed:
         has_left = start.skip > 0 and end.lsn > start.lsn
         if not collected.changes and not has_left:
             # Nothing for us up to here: let Postgres have its log back, though we stay where we
-            # are. A quiet table beside a busy one would otherwise hold the log for ever.
+            # are. Otherwise a quiet table would retain the WAL of busy ones for ever.
             through = max(reader.sent_lsn, collected.position.lsn)
             if through > start.lsn and not collected.is_inside:
                 reader.acknowledge(through)
@@ -543,7 +543,7 @@ class _Collector:
         self.position = replace(self.position, skip=change.seq + 1)
 
     def _tell_shape(self, change: Change) -> None:
-        """A change of shape is told with the first row that is taken after it.
+        """A schema change is reported with the first row after it.
 
         Not as it comes: read again, it comes with rows that were taken before, too.
         """

@@ -1,6 +1,6 @@
 """Tables of a slot that are copied again while the rest goes on, and notices between changes.
 
-Who wants a table again writes a request into `headrace.copies`; the consumer of the slot finds it
+A request to copy a table again is a row in `headrace.copies`; the consumer of the slot finds it
 there, now or when it runs next. It copies the table as of a position, which a temporary slot gives
 with its snapshot: transactions before that position are in the copy, those behind are changes
 after it. So the feed gives its changes up to there, then a reset and the rows, then goes on: no gap

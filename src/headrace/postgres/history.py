@@ -2,7 +2,7 @@
 
 A position says what a consumer has read, not what the database still knows of. Restored to an
 earlier moment, or failed over to a standby that was behind, it writes other changes where the ones
-that were read stood. A position beyond what this Postgres has written is therefore never trusted.
+that were read were at. A position beyond what this Postgres has written is therefore never trusted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """As it stands in a position."""
+        """Its form in a position."""
         return f"{self.system}/{self.timeline}"
 
     def doubts(self, name: str, lsn: int) -> str | None:

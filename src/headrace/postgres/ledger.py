@@ -49,7 +49,7 @@ _REPLACE_RUN = (
     "update headrace.ledger_runs set run = %(run)s, replaced = (run || replaced)[:%(kept)s]"
     " where writer = %(writer)s and run <> %(run)s and not replaced @> array[%(run)s::text]"
 )
-# Tasks of one run share this row; a new run waits until those of the last have let go of it.
+# Tasks of one run share this row; a new run waits until those of the last have released it.
 _HOLD_RUN = "select 1 from headrace.ledger_runs where writer = %s and run = %s for share"
 _MINE = "select batch, query, digest from headrace.ledger where writer = %s and partition = %s"
 _CONFIRM = "update headrace.ledger set run = %s where writer = %s and partition = %s"
@@ -92,7 +92,7 @@ class NotYet(Exception):
 class Committed:
     """What the driver saw committed: its last batches, each with its partitions.
 
-    `note` is the file it keeps this in, beside the checkpoint's own.
+    `note` is the file it is kept in, next to the checkpoint's own files.
     """
 
     note: str
@@ -104,7 +104,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Claim:
-    """Which batch this is: of which writer and partition, under which run of Spark's checkpoint.
+    """The identity of a batch: writer, partition, and the run of Spark's checkpoint.
 
     `run` is the same for all tasks of one attempt at a batch, and another after a restart;
     `digest` tells the rows of this partition from others.

@@ -241,7 +241,7 @@ class Decoder:
         new, _ = _fields(message, at, relation)
         if old is not None and kind == _OLD_ROW:
             new = [was if now is None else now for was, now in zip(old, new, strict=True)]
-        elif old is not None:  # a large key that did not change stands only there
+        elif old is not None:  # an unchanged TOASTed key is only in the old tuple
             new = [
                 was if now is None and column.is_key else now
                 for column, was, now in zip(relation.columns, old, new, strict=True)

@@ -26,7 +26,7 @@ START_DEADLINE_SECS = 60.0
 STOP_DEADLINE_SECS = 30.0
 _POLL_SECS = 0.05
 _SUPERUSER = "postgres"
-_ACCOUNTS = ("postgres", "nobody")  # who runs it when we are root, which Postgres refuses to be
+_ACCOUNTS = ("postgres", "nobody")  # accounts to run it as: Postgres refuses to run as root
 
 # What logical replication needs, and a bound on what a forgotten slot may keep on disk.
 SETTINGS = {

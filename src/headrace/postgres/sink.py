@@ -73,7 +73,7 @@ def write(
     Rows that Postgres refuses are handed to `reject`, which is called once before the rest is
     committed, so that they are safe first; without it the batch fails and names the row. Without
     a claim, every call adds. `connect` may give a session that was used before: it is left as it
-    came, or closed by whoever gave it when an error passes.
+    came, or closed by the caller when an error propagates.
     """
     deadline = time.monotonic() + target.retry_secs
     pause = _FIRST_RETRY_SECS
@@ -268,7 +268,7 @@ def _plain(value: Any) -> str:
 
 
 def _interval(value: timedelta) -> str:
-    """In hours: a day of an interval is no 24 hours to Postgres."""
+    """In hours: to Postgres a day of an interval is not 24 hours."""
     micros = value // timedelta(microseconds=1)
     secs, micros_left = divmod(abs(micros), 1_000_000)
     sign = "-" if micros < 0 else ""

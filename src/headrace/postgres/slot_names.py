@@ -40,7 +40,7 @@ def default_slot(connection: psycopg.Connection) -> str:
 
 
 def with_database(prefix: str, database: str) -> str:
-    """A slot name for `database`; one that is not a slot name itself is told apart by a digest."""
+    """A slot name for `database`; a database name that is not a valid slot name gets a digest."""
     plain = re.sub(r"[^a-z0-9_]", "_", database.lower())[:_DATABASE_CHARS_MAX]
     if plain == database:
         return f"{prefix}_{plain}"

@@ -40,7 +40,7 @@ from headrace.postgres.values import SESSION
 
 _LOCK = 0x6865616472616365  # "headrace": one set-up at a time
 _FAILOVER_SINCE = 17_00_00
-_END_READER_MS = 5_000  # its process is told to end, and only then lets go of the slot
+_END_READER_MS = 5_000  # terminating its backend releases the slot only after a while
 
 _SET_UP = """
 create schema if not exists headrace;
@@ -53,7 +53,7 @@ create table if not exists headrace.slots (
   staged boolean not null
 );
 """
-# What later versions note beside it, of slots that are there already, too.
+# Columns that later versions added; existing tables get them, too.
 _MORE_COLUMNS = """
 alter table headrace.slots add column if not exists owner text;
 alter table headrace.slots add column if not exists owner_name text;
@@ -112,8 +112,8 @@ class Health:
 class Slot:
     """A named slot over a list of tables; the publication bears the same name.
 
-    Without a name it has the default one of its database. `consumer` is how others are told who
-    has it. With `needs_key` a table without a primary key is refused.
+    Without a name it has the default one of its database. `consumer` is the name under which others
+    see who has it. With `needs_key` a table without a primary key is refused.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Slot:
         return None if row is None else Noted.of(row[0])
 
     def unpublished(self) -> list[str]:
-        """The tables of which Postgres no longer tells: a table made again is another one."""
+        """The tables that are no longer in the publication: a recreated table is not."""
         with self.connect() as connection:
             found = connection.execute(
                 "select schemaname || '.' || tablename from pg_publication_tables"
@@ -347,7 +347,7 @@ class Slot:
         )
         publication = sql.Identifier(self.name)
         connection.execute(sql.SQL(verb).format(publication, names))
-        # What happens in a partition is told of the table that was named.
+        # Changes in a partition are published under the table that was named.
         connection.execute(
             sql.SQL("alter publication {} set (publish_via_partition_root = true)").format(
                 publication
@@ -423,7 +423,7 @@ def _add_columns(connection: psycopg.Connection) -> None:
         "select 1 from pg_attribute where attrelid = 'headrace.slots'::regclass"
         " and attname = 'keep_mb' and not attisdropped"
     ).fetchone()
-    if has_last is None:  # to alter a table waits for whoever reads it, even for nothing
+    if has_last is None:  # `alter table` waits for every reader, even if it changes nothing
         connection.execute(_MORE_COLUMNS)
 
 

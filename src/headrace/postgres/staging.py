@@ -92,7 +92,7 @@ class Staging:
             " from headrace.{} where seq >= %s and seq < %s order by seq"
         )
         with connection.cursor() as cursor:
-            # Row by row: whoever reads ends a batch by its bytes, and rows may be wide.
+            # Row by row: the reader ends a batch by its bytes, and rows may be wide.
             for seq, table, texts, at in cursor.stream(query, (start, end)):
                 if texts is None:
                     yield Change(table, "reset", None, None, None, [], lsn, seq, 0, int(at))

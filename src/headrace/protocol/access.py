@@ -45,7 +45,7 @@ def host_of(authority: str) -> str:
 class HostRules:
     """The hosts a server answers for: those of loopback always, and the listed ones.
 
-    Listed are names and addresses without ports; IPv6 addresses stand without brackets.
+    Listed are names and addresses without ports; IPv6 addresses have no brackets.
     """
 
     def __init__(self, names: Iterable[str] = (), *, any_host: bool = False) -> None:
@@ -87,7 +87,7 @@ class OriginRules:
 
 
 def _authority(origin: bytes) -> bytes | None:
-    """The host and port of an Origin header; None for `null` and what is no origin."""
+    """The host and port of an Origin header; None for `null` and anything that is not an origin."""
     try:
         return urlsplit(origin.lower()).netloc or None
     except ValueError:

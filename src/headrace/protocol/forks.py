@@ -30,7 +30,7 @@ def resolve_point(
 
     `reached` is where the messages that are needed end, or the tail if it comes first; None if the
     anchor is not a boundary. A sub-offset counts messages in JSON mode and bytes otherwise; bytes
-    may cut the next message, whose first part then stands as a message of its own in the fork.
+    may cut the next message, whose first part is then a message of its own in the fork.
     """
     if reached is None:
         return InvalidOffset(f"Stream-Fork-Offset {anchor} is not an offset of this stream.")

@@ -106,5 +106,5 @@ def parse_content_type(value: bytes) -> str:
 
 
 def show(value: bytes) -> str:
-    """A header value as it may stand in an error sentence."""
+    """A header value, made safe for an error message."""
     return repr(value[:64].decode("utf-8", "backslashreplace"))

@@ -32,7 +32,7 @@ _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 
 
 class Logged(NamedTuple):
-    """The messages of one body as they stand on the log, and the length of each there."""
+    """The messages of one body as they are stored in the log, and the length of each there."""
 
     data: bytes
     lengths: tuple[int, ...]
@@ -89,7 +89,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
 
 
 def _scanned(body: bytes) -> Logged | None:
-    """The elements of an array, as they stand in it, without a value made of any.
+    """The texts of an array's elements; none is decoded.
 
     None where it takes a closer look to tell whether this is valid. The decoder leaves three
     things unseen: whether text is UTF-8, how deep an element nests, and whether a number fits a
@@ -139,7 +139,7 @@ def _explain(error: orjson.JSONDecodeError) -> str:
 
 
 def wire_bytes(messages: Sequence[bytes]) -> bytes:
-    """Messages as they stand on the log."""
+    """Messages as they are stored in the log."""
     return b",".join(messages) + b","
 
 

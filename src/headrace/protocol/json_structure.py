@@ -104,7 +104,7 @@ class Structure:
             raise TooManyMessages(self._messages_max)
 
     def _check_numbers(self, text: bytes) -> None:
-        """`text` is what stands outside of strings; a quote in it stands for a string."""
+        """`text` is what lies outside of strings; each string in it is reduced to a quote."""
         rest = text.rstrip(_NUMBER_BYTES)
         unfinished = text[len(rest) :]
         if rest:

@@ -20,11 +20,11 @@ class Framing:
         self._delimiter = f"--{boundary}".encode("ascii")
 
     def first(self, content_type: str) -> bytes:
-        """What stands before the body of the first part."""
+        """What precedes the body of the first part."""
         return self._delimiter + _head(content_type)
 
     def next(self, content_type: str) -> bytes:
-        """What stands before the body of each further part."""
+        """What precedes the body of each further part."""
         return b"\r\n" + self._delimiter + _head(content_type)
 
     def end(self) -> bytes:

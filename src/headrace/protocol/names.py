@@ -52,7 +52,7 @@ def is_name_character(character: str) -> bool:
 
 
 def encode_name(name: str) -> str:
-    """`name` as it stands in a URL path."""
+    """`name` encoded for a URL path."""
     return quote(name, safe=_URL_SAFE)
 
 

@@ -170,7 +170,7 @@ def _parse_fork(headers: Headers, source_of: Callable[[str], str]) -> ForkReques
 
 
 def parse_query(query: str, once: Sequence[str] = READ_PARAMETERS) -> dict[str, str]:
-    """Query parameters by name; those of `once` may stand only once."""
+    """Query parameters by name; those in `once` may occur only once."""
     try:
         pairs = parse_qsl(
             query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX

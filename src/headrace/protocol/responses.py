@@ -195,7 +195,7 @@ def deleted() -> Response:
 def metadata(
     state: StreamState, tail: Position, *, closed: bool, snapshot: Snapshot | None = None
 ) -> Response:
-    """HEAD: what a stream is, and where its tail stands."""
+    """HEAD: content type, tail and closure of a stream."""
     headers = line("Content-Type", state.config.content_type) + _APPENDED % tail
     lifetime = state.config.lifetime
     if lifetime.ttl_secs is not None:

@@ -1,4 +1,4 @@
-"""Snapshots: a blob that stands for everything before an offset, and the rules of publishing one.
+"""Snapshots: a blob that replaces everything before an offset, and the rules of publishing one.
 
 A stream shows one snapshot, its latest. Its offset is the stream's floor: what came before is
 told only by the snapshot.

@@ -48,7 +48,7 @@ class StreamConfig:
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What stands for everything before `offset`; its bytes are in a blob of their own."""
+    """Replaces everything before `offset`; its bytes are in a separate blob."""
 
     offset: Position
     content_type: str

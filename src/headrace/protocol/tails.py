@@ -53,7 +53,7 @@ def engine_name(name: str) -> str:
 
 
 class _Document(msgspec.Struct):
-    """Nothing is made of what stands beside the streams, and of each of those only its text."""
+    """Only the text of each stream is decoded, and no other field."""
 
     streams: list[msgspec.Raw]
 
@@ -128,7 +128,7 @@ def describe(
 def describe_problem(
     query: TailQuery, error: HeadraceError, state: StreamState | None = None
 ) -> dict[str, Any]:
-    """A stream that cannot answer, beside others that can; `state` is its own, if there is one."""
+    """A stream with a problem, among others without; `state` is its state, if it exists."""
     described: dict[str, Any] = {
         "stream": query.asked,
         "problem": PROBLEMS[type(error)].name,

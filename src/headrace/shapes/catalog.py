@@ -147,7 +147,7 @@ def identities(
 def publish(connection: psycopg.Connection, definition: Definition, table: Table) -> None:
     """Let the slot have the table's changes, old rows included.
 
-    The lock waits for whoever writes to the table: a change that was made before the table was
+    The lock waits for open writes to the table: a change that was made before the table was
     published would never reach the slot, though its transaction commits afterwards.
     """
     members = [
@@ -203,7 +203,7 @@ def _alter(
     statements = [sql.SQL("lock table {} in share row exclusive mode").format(table.identifier)]
     alter = sql.SQL("alter table only {} replica identity full")
     statements += [alter.format(m.identifier) for m in members if m.replica_identity != "f"]
-    # Somebody may have added it with a filter or a list of columns.
+    # It may have been added with a row filter or a column list.
     drop = sql.SQL("alter publication {} drop table only {}")
     statements += [drop.format(publication, m.identifier) for m in needed if m.published == "part"]
     add = sql.SQL("alter publication {} add table only {}")

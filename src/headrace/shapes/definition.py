@@ -46,7 +46,7 @@ def parse_offset(text: str) -> Offset:
 
 @dataclass(frozen=True)
 class Definition:
-    """Which rows and columns of which table, and how changes of them are told."""
+    """The table, columns and rows of a shape, and how its changes are reported."""
 
     schema: str
     table: str

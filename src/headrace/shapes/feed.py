@@ -122,7 +122,7 @@ class Feed:
             return True
 
     def batches(self, stop: threading.Event) -> Iterator[list[Transaction]]:
-        """Every transaction from where the slot stands, as many at once as have come.
+        """Every transaction from the slot's position on, in batches of what has arrived.
 
         A transaction is acknowledged once the batch after its last part is asked for. A connection
         that breaks is opened again behind the last one: one that was given in part begins anew.

@@ -3,7 +3,7 @@
 Every entry carries its own address, so a log can be read back after a restart and from any message
 on. It lies in as many streams, its segments, as the server's `limits.max_stream_bytes` makes
 necessary. In memory stays one line per append: the address of its last entry, and the place behind
-it. Readers see nothing behind `last`, which stands between transactions.
+it. Readers see nothing behind `last`, which is between transactions.
 """
 
 from __future__ import annotations

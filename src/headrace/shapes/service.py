@@ -105,7 +105,7 @@ class Shapes:
         self._watcher.start()
 
     def drain(self) -> None:
-        """On the loop: whoever waits for news gets an answer now, and comes back elsewhere."""
+        """On the loop: waiting requests are answered now, and reconnect elsewhere."""
         self.is_draining = True
         for shape in list(self._by_key.values()):
             shape.news.set()
@@ -222,7 +222,7 @@ class Shapes:
         return shape
 
     def _make_room(self) -> None:
-        """Drop the shapes that were used least recently, those first that nobody waits at."""
+        """Drop the least recently used shapes, those without waiting requests first."""
         while len(self._by_key) >= self._shapes_max:
             others = [shape for shape in self._by_key.values() if shape.waiting is None]
             if not others:

@@ -42,7 +42,7 @@ _TOKEN = re.compile(
 
 
 def compile_where(where: str, columns: Collection[str], params: Mapping[int, str]) -> sql.Composed:
-    """The clause as SQL that can stand between brackets; BadRequest names what is not allowed."""
+    """The clause as SQL, to be put in parentheses; BadRequest names what is not allowed."""
     pieces: list[sql.Composable] = []
     depth, at = 0, 0
     text = where.rstrip()
@@ -51,7 +51,7 @@ def compile_where(where: str, columns: Collection[str], params: Mapping[int, str
         if token is None:
             raise BadRequest(where=f"At location {at}: {text[at : at + 20]!r} is not allowed")
         kind, word = str(token.lastgroup), token[str(token.lastgroup)]
-        # Operators that happen to stand together could spell a comment.
+        # Adjacent operators could form a comment.
         if text.startswith(("--", "/*"), token.start(kind)):
             raise BadRequest(where=f"At location {at}: comments are not allowed")
         depth += {"open": 1, "close": -1}.get(kind, 0)

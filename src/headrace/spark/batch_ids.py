@@ -1,4 +1,4 @@
-"""Which batch of which query a task is writing: Spark's own names for it, in one place.
+"""The query and batch that a task is writing: Spark's own names for it, in one place.
 
 The property names are internals of Spark; `tests/spark/test_source.py` guards them.
 """

@@ -1,4 +1,4 @@
-"""What the driver saw committed to Postgres, in a file beside the checkpoint's own.
+"""What the driver saw committed to Postgres, in a file next to the checkpoint's own.
 
 A Postgres that comes back without its last commits has a ledger to match: only the driver knows
 that there was more. Two batches are kept, because the last one may come again.

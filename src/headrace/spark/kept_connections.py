@@ -11,7 +11,7 @@ import psycopg
 
 from headrace.spark.runtime.workers import is_reused
 
-_IDLE_SECS_MAX: Final = 60.0  # firewalls forget connections; Spark ends idle workers by then
+_IDLE_SECS_MAX: Final = 60.0  # firewalls drop idle connections; Spark ends idle workers at this age
 
 
 class ReusedConnection:
@@ -24,7 +24,7 @@ class ReusedConnection:
     def connection(self, url: str) -> Iterator[psycopg.Connection]:
         """Committed and kept at the end; closed if an error passes.
 
-        Whoever uses it leaves the session as it was.
+        A user leaves the session as it was.
         """
         connection = self._take(url)
         try:

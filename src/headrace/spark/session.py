@@ -42,7 +42,7 @@ def build_session(
     prepare_environment()
     chosen = _defaults(ui=ui) | dict(conf or {})
     java_options = jvm_cds.added_to(chosen.get(_DRIVER_JAVA, ""))
-    if java_options:  # an empty one would stand for what spark-defaults.conf has
+    if java_options:  # an empty one would override spark-defaults.conf
         chosen[_DRIVER_JAVA] = java_options
     builder: SparkSession.Builder = SparkSession.builder.appName(app_name)
     if master is not None:

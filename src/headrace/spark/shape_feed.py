@@ -73,7 +73,8 @@ class ShapeFeed:
         self._http = httpx.Client(timeout=httpx.Timeout(10, read=_LIVE_TIMEOUT_SECS))
         self._schema: dict[str, Any] = {}
         self._cursor = ""
-        self.tail: ShapePosition | None = None  # where the server said there is no more
+        # The last position that the server reported as up to date.
+        self.tail: ShapePosition | None = None
 
     def close(self) -> None:
         self._http.close()

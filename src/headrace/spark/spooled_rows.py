@@ -14,7 +14,7 @@ from typing import IO, Final, overload
 
 import pyarrow as pa
 
-MEMORY_BYTES: Final = 8 * 1024 * 1024  # of a task; a core has one, and reads beside it
+MEMORY_BYTES: Final = 8 * 1024 * 1024  # of a task; a core runs one, next to its reads
 PART_BYTES: Final = 4 * 1024 * 1024  # what one COPY holds several copies of
 
 

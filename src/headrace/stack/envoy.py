@@ -3,7 +3,7 @@
 Every request needs a token but those that `OPEN_*` names and CORS preflights. What is said about
 identity comes from the token alone: such headers are removed from what clients send.
 
-The admin interface can end Envoy and change it, and asks nobody who they are. It is a unix socket
+The admin interface can end Envoy and change it, without authentication. It is a unix socket
 that Envoy's own account may open; of it a port of this machine shows `STATS_PATHS` and no more.
 
 The server is called by its own address, so that it can refuse every other Host; what the client

@@ -144,7 +144,7 @@ def _live(service: Recorded) -> str:
 
 
 def warnings(services: Sequence[Recorded]) -> list[str]:
-    """What the monitor thinks a person should know; nothing where there is no monitor."""
+    """The monitor's warnings; none if the stack has no monitor."""
     found: list[str] = []
     for service in services:
         if service.name == "monitor":

@@ -35,8 +35,8 @@ METRICS = {
     "headrace_sync_lag_seconds": "Since when a direction of the sync is behind; 0 if it is not.",
     "headrace_sync_lag_rows": "How many rows or messages a direction of the sync is behind.",
     "headrace_slot_retained_bytes": "Log that Postgres keeps because of a replication slot.",
-    "headrace_slot_limit_bytes": "What it may keep (max_slot_wal_keep_size); -1 is no limit.",
-    "headrace_slot_active": "Whether somebody reads the slot now.",
+    "headrace_slot_limit_bytes": "What it may keep (max_slot_wal_keep_size); -1 means no limit.",
+    "headrace_slot_active": "Whether a consumer reads the slot now.",
     "headrace_sync_monitor_up": "Whether the last look at Postgres and the server succeeded.",
 }
 
@@ -80,7 +80,7 @@ class SlotState:
         if self.retained_bytes < threshold and self.status != "unreserved":
             return None
         held = f"The slot {self.name} holds {self.retained_bytes / 2**20:.0f} MiB of log"
-        reader = "is read" if self.active else "is read by nobody"
+        reader = "is read" if self.active else "has no reader"
         if bounded:
             return (
                 f"{held} of at most {limit_bytes / 2**20:.0f} MiB and {reader}: at the limit "

@@ -65,7 +65,7 @@ def _pids() -> Iterator[int]:
 
 
 def in_session(leader: int) -> list[Identity]:
-    """Whoever is in the session that `leader` leads or led."""
+    """All processes in the session that `leader` leads or led."""
     return [
         identity
         for pid in _pids()
@@ -76,7 +76,7 @@ def in_session(leader: int) -> list[Identity]:
 
 
 def marked(mark: str) -> list[Identity]:
-    """Whoever carries this stack's mark, this process left out."""
+    """All processes with this stack's mark, except this one."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for pid in _pids():

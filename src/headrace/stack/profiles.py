@@ -1,4 +1,4 @@
-"""The profiles: which services there are, in which order, and how each is told about the others."""
+"""The profiles: their services in start order, and how each gets the addresses of the others."""
 
 from __future__ import annotations
 

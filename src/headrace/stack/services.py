@@ -1,4 +1,4 @@
-"""What a part of the stack is: a command, what it needs first, and how its health is told."""
+"""A service of the stack: its command, the services it needs, and its health check."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def _ending(code: int) -> str:
 
 
 def _bound_log(path: Path) -> None:
-    """Services append to their logs, so a log that grew too long can be cut where it stands."""
+    """Services append to their logs, so an oversized log can be truncated in place."""
     try:
         if path.stat().st_size > LOG_BYTES_MAX:
             shutil.copyfile(path, path.with_suffix(".log.1"))

@@ -35,7 +35,7 @@ SPARK_CONFIG = """\
 
 @dataclass(frozen=True)
 class Database:
-    """Where the database is, and the service that serves it unless it is somebody else's."""
+    """The database, and the service that runs it unless it is an external one."""
 
     url: str
     service: Service | None = None

@@ -45,7 +45,7 @@ class Keys:
         return self._directory / "jwks.json"
 
     def jwks(self) -> str:
-        """The public half, for whoever verifies tokens."""
+        """The public half, for verifiers of tokens."""
         self.ensure()
         return self.jwks_file.read_text("utf-8")
 

@@ -34,7 +34,7 @@ Failed = Callable[[HeadraceError], None]
 
 
 def ignore(_: object) -> None:
-    """Nobody wants to know."""
+    """A callback that does nothing."""
 
 
 ColdRead = Callable[[], Range | None]
@@ -130,7 +130,7 @@ class Reclaimed(msgspec.Struct, frozen=True):
 
 Change = Appended | Created | Removed | Trimmed | Published | Reclaimed | Adopted
 Documents = Mapping[str, bytes | None]
-"""Values kept by name beside the streams, of whatever is not a stream; None takes one away."""
+"""Values by name, for everything that is not a stream; None removes one."""
 Entry = tuple[Any, Any, Any]
 """What one commit is about; storage hands it back unread."""
 
@@ -138,7 +138,7 @@ Entry = tuple[Any, Any, Any]
 class Postponed(Exception):
     """Nothing of a batch was written, for want of room or of a descriptor: it is to be tried again.
 
-    Carries what stood in the way.
+    Carries the error that prevented it.
     """
 
     def __init__(self, reason: OSError) -> None:
@@ -157,7 +157,7 @@ class Recovered(msgspec.Struct):
 
 
 class Orphaned(LookupError):
-    """A stream of which something is missing that it cannot be without, in a sentence."""
+    """A stream that cannot be recovered without a missing part; the text says which."""
 
 
 class Unrecovered(NamedTuple):
@@ -211,10 +211,10 @@ class Storage(Protocol):
         failed: Callable[[Sequence[Entry]], None],
         delayed: Delayed | None = None,
     ) -> None:
-        """Begin; `committed` receives entries in order, once what they stand for is durable.
+        """Begin; `committed` receives entries in order, once their changes are durable.
 
-        `failed` receives those of which that will never be known; storage stops with it. `delayed`
-        receives those that wait for room, with what to tell whoever asks for more, and returns what
+        `failed` receives those whose outcome will never be known; storage stops with it. `delayed`
+        receives those that wait for room, with the refusal for further requests, and returns what
         `committed` is to receive in their places.
         """
         ...
@@ -256,7 +256,7 @@ class Storage(Protocol):
         ...
 
     def fail(self, defect: Exception) -> None:
-        """Memory and disk no longer agree: answer whoever waits, write nothing more, stop."""
+        """Memory and disk no longer agree: fail the waiting entries, write nothing more, stop."""
         ...
 
     def when_durable(
@@ -300,7 +300,7 @@ class Storage(Protocol):
     def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """Let go of the directory without writing to it: the start has failed."""
+        """Release the directory without writing to it: the start has failed."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 Names are relative to the data directory. A write is in the page cache until `sync`; a name made,
 renamed or removed is certain only after `sync_directory`. Everything that stores goes through
-this seam, so that a simulated disk can stand in for it: see `headrace.testing.simulated_disk`.
+this seam, so that a simulated disk can replace it: see `headrace.testing.simulated_disk`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.errors import (
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# What passes by itself, or when somebody makes room: nothing is in doubt, and what met it can be
+# Errors that pass on their own or when space is freed: nothing is in doubt, and the call can be
 # done again later. Each of them is raised before anything is written.
 _TRANSIENT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -47,7 +47,7 @@ _SHORT_WAIT_SECS: Final = 1.0
 
 
 def descriptor_refusal(error: BaseException | None) -> Overloaded | None:
-    """What to tell somebody whose work met the end of descriptors; None where it met another."""
+    """The refusal for an error that means no free descriptors; None for other errors."""
     if not isinstance(error, OSError) or error.errno not in _NO_DESCRIPTOR:
         return None
     return Overloaded("open files", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -63,7 +63,7 @@ _descriptor_wait = _DescriptorWait()
 
 
 def wait_briefly_for_descriptors() -> None:
-    """Called on a thread whose work somebody waits for, and can be told that there are none."""
+    """Called on a worker thread whose caller can be refused if no descriptor is free."""
     _descriptor_wait.secs = _SHORT_WAIT_SECS
 
 
@@ -231,7 +231,7 @@ class RealFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """A write that failed half-way leaves nobody to close its file."""
+        """Close the file of a write that failed half-way."""
         self.close()
 
 
@@ -254,7 +254,7 @@ class ReadOnlyFile(RealFile):
 
 
 def _unwritten(pieces: tuple[bytes, ...], written: int) -> tuple[bytes, ...]:
-    """What is left of pieces of which so many bytes are written."""
+    """The rest of `pieces` after so many bytes were written."""
     for number, piece in enumerate(pieces):
         if written < len(piece):
             return (piece[written:], *pieces[number + 1 :])
@@ -383,7 +383,7 @@ class RealDisk:
         self._lock_fd = fd
 
     def _open_lock(self) -> int:
-        """The directory itself where there is no lock in it and none can be made."""
+        """The directory itself if it has no lock file and none can be created."""
         path = self._prefix + LOCK_NAME
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

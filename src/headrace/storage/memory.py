@@ -218,7 +218,7 @@ class MemoryStorage:
         done()
 
     def put_documents(self, documents: Documents) -> None:
-        """Whoever hands them in has them in memory already."""
+        """They are in memory already."""
 
     def when_documents_durable(self, done: Callable[[], None], failed: Failed) -> None:
         done()
@@ -230,7 +230,7 @@ class MemoryStorage:
         return iter(())
 
     def fail(self, defect: Exception) -> None:
-        """There is no disk to disagree with: the request that failed is told so, and no more."""
+        """Memory is the only copy, so only the request that raised fails."""
 
     async def failed(self) -> None:
         await asyncio.Event().wait()

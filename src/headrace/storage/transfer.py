@@ -70,7 +70,7 @@ def open_existing(directory: Path, loop: asyncio.AbstractEventLoop) -> Storage |
 
 
 async def export_directory(directory: Path, target: Path, progress: Progress) -> Summary | None:
-    """Write what `directory` holds to `target`; None where it is no data directory."""
+    """Write what `directory` holds to `target`; None if it is not a data directory."""
     storage = open_existing(directory, asyncio.get_running_loop())
     if storage is None:
         return None

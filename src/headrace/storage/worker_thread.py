@@ -54,7 +54,7 @@ class WorkerThread:
                 job.work()
             except BaseException as raised:
                 error = raised
-            # A loop that is closed has nobody left to tell.
+            # The loop is closed: no callback can run any more.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(job.done, error)
 

@@ -3,7 +3,7 @@
 A URL is taken apart here, strictly, and only the parts are used afterwards, so that no second
 parser can read it another way. The address it leads to is checked twice: as written when a
 subscription is created, and as resolved each time a webhook is sent; the connection then goes to
-an address that was checked, whatever the name resolves to by then.
+an address that was checked, whatever the name resolves to later.
 
 Addresses are judged by the tables below (the IANA special-purpose registries), not by
 `ipaddress.is_global`, whose answers differ between Python versions.
@@ -32,7 +32,7 @@ from headrace.subscriptions.errors import Code, SubscriptionRefused
 Address = IPv4Address | IPv6Address
 
 URL_BYTES_MAX: Final = 2048  # what every proxy and browser takes
-ADDRESSES_MAX: Final = 16  # of one name; more is no reason to try longer
+ADDRESSES_MAX: Final = 16  # tried of one name
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 _URL: Final = re.compile(r"(https?)://([^/?#]*)([/?][^#]*)?", re.IGNORECASE)

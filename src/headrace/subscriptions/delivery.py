@@ -121,7 +121,7 @@ class Deliveries(Generic[K]):
     """The queue in front of a Sender, and the task group behind it.
 
     `prepare` makes the webhook of a subscription when its turn comes, or None if there is nothing
-    to send any more; `finish` hears how it went; `host_of` is whom its webhooks go to.
+    to send any more; `finish` gets the result; `host_of` is the host its webhooks go to.
     """
 
     def __init__(
@@ -235,6 +235,6 @@ class Deliveries(Generic[K]):
 
 
 def host_of_url(url: str) -> str:
-    """Scheme, host and port of a URL that `targets` has accepted, as it writes them."""
+    """Scheme, host and port of a URL that `callback_urls` has accepted, as it writes them."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0]}".lower()

@@ -1,7 +1,7 @@
 """Globs over stream names: `*` is one path segment, `**` any number of them, none included.
 
-A name begins with what stands before the first `**` and ends with what stands after the last:
-both are compared where they are. Only what stands between two `**` is searched for, and there the
+A name begins with what precedes the first `**` and ends with what follows the last:
+both are compared where they are. Only what lies between two `**` is searched for, and there the
 leftmost place is as good as any later one. So nothing is tried twice: a pattern costs no more than
 its length times that of the name.
 
@@ -42,7 +42,7 @@ class Glob:
             raise ValueError("A pattern has no empty segments.")
         if any("*" in segment and segment not in (ONE, ANY) for segment in segments):
             raise ValueError(
-                "In a pattern * and ** stand for whole segments, as in users/*/events; a name "
+                "In a pattern, * and ** match whole segments, as in users/*/events; a name "
                 "that holds a star is subscribed to by name, in streams."
             )
         # `**/**` says no more than `**`.
@@ -108,7 +108,7 @@ def check_bounds(glob: Glob) -> None:
 
 
 def _runs(segments: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """What stands before, between and after the `**` of a pattern."""
+    """The parts before, between and after the `**` of a pattern."""
     runs: list[list[str]] = [[]]
     for segment in segments:
         if segment == ANY:
@@ -133,7 +133,7 @@ def _is_like(run: tuple[str, ...], segments: Sequence[str]) -> bool:
 
 
 def _expression(run: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds a run of segments in a text in which each stands between slashes."""
+    """Finds a run of segments in a text in which each lies between slashes."""
     return re.compile(
         "/" + "".join("[^/]++/" if segment == ONE else re.escape(segment) + "/" for segment in run)
     )

@@ -74,7 +74,7 @@ class Follower:
         self._owner.lose(self, stream)
 
     def on_fault(self, fault: HeadraceError) -> None:
-        """Nobody waits for an answer: the next advance, or its timer, wakes the subscription."""
+        """No client waits for an answer: the next advance, or its timer, wakes the subscription."""
 
 
 class Links:
@@ -202,7 +202,7 @@ class Links:
             if stream.state.deleted or is_bucketed(name):
                 continue
             for follower in self._globs.matching(name):
-                # One that has no document yet came while nobody could write it down.
+                # One without a document arrived while documents could not be written.
                 self._link_new(follower, stream)
         return followers
 
@@ -324,7 +324,7 @@ class Links:
             if self._engine.streams.get(stream.state.name) is not stream:
                 return
             glob = follower.glob
-            assert glob is not None, "who has no glob does not search"
+            assert glob is not None, "a follower without a glob does not search"
             is_linked = stream.watchers is not None and follower in stream.watchers
             if follower.present and not is_linked and glob.matches_after_first(segments):
                 self._link_new(follower, stream)

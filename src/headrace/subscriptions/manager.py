@@ -188,8 +188,8 @@ class SubscriptionManager:
                 "use another id.",
             )
         if self._base_url_is_configured and subscription.base_url != base_url:
-            # Else it comes from a Host header, and whoever repeats a PUT could have receivers
-            # send their callback tokens, and look for our keys, where he likes.
+            # Else it comes from a Host header, and a client that repeats a PUT could make receivers
+            # send their callback tokens, and look for our keys, at a host of its choice.
             subscription.base_url = base_url
             self._store.enter(subscription)
         return False, self.get(id)
@@ -290,7 +290,7 @@ class SubscriptionManager:
         decision = model.decide_claim(subscription, worker, new_wake_id(), now_ms)
         self._dispatcher.carry_out(follower, decision)
         wake = subscription.delivery.wake
-        assert wake is not None, "whoever claims holds a wake"
+        assert wake is not None, "a claim holds a wake"
         token = self._tokens.issue(id, wake.generation, now_ms)
         return payloads.claimed(subscription, wake, token)
 
@@ -328,7 +328,7 @@ class SubscriptionManager:
         if stream is None:
             return position == START
         if position.bytes < stream.state.floor.bytes:
-            return True  # no longer kept, so it can no longer be told
+            return True  # not retained any more, so unknown
         if position == stream.visible:
             return True
         # What is not in memory is not worth a wait: it lies within the stream.

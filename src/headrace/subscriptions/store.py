@@ -7,7 +7,7 @@
     subscriptions/ID/tails           what finishing that wake acknowledges
     subscriptions/ID/links/STREAM    how far one stream is acknowledged
 
-A stream that matched a glob at its creation, and of which nothing is acknowledged yet, has no
+A stream that matched a glob at its creation, without an acknowledged position yet, has no
 document: after a restart an unknown stream is followed from its start anyway. Links store the
 stream's id as well as its name, so that a stream recreated under the name is not mistaken for it.
 """

@@ -2,7 +2,7 @@
 
 A parser spends time on what never becomes a body: interim responses, chunk headers, trailers. So
 bytes are counted where they leave the socket, and reach the parser TURN_BYTES at a time, with a
-turn of the event loop for everybody else in between.
+turn of the event loop for other work in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sending one webhook to an address that `targets` has checked: no trust in the other side."""
+"""Sends one webhook to an address that `callback_urls` has checked; the receiver is not trusted."""
 
 from __future__ import annotations
 

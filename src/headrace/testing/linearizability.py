@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 NEVER: Final = float("inf")
-"""When an operation returned of which nobody knows whether it happened."""
+"""The return time of an operation whose outcome is unknown."""
 
 
 class OperationKind(IntEnum):
@@ -23,7 +23,7 @@ class OperationKind(IntEnum):
     READ = 1  # of an open stream: the bytes before a tail, or the tail alone
     CLOSE = 2
     READ_CLOSED = 3
-    REFUSED = 4  # an append that was told that the stream is closed
+    REFUSED = 4  # an append that was refused because the stream is closed
 
 
 class Operation(NamedTuple):
@@ -102,7 +102,7 @@ def _place(
     if operation.end not in prefixes:
         return f"a read saw a tail that never was: {operation}"
     if operation.digest is not None and operation.digest != prefixes[operation.end]:
-        return f"a read saw bytes that are no prefix of the log: {operation}"
+        return f"a read saw bytes that are not a prefix of the log: {operation}"
     return operation
 
 

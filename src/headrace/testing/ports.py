@@ -1,4 +1,4 @@
-"""Ports for tests: one that nobody has."""
+"""Free ports for tests."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class PowerCutDisk:
             os.close(fd)
 
     def restore(self) -> None:
-        """Power is back: mount again what the disk holds. Nobody may have files open there."""
+        """Power is back: mount again what the disk holds. No process may have files open there."""
         _run("umount", str(self.path))
         self._mount()
 

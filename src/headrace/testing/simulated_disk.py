@@ -141,7 +141,7 @@ def _fate(change: _Write | _Truncate, random: Random) -> _Write | _Truncate | No
 
 
 def _torn(change: _Write, random: Random) -> _Write:
-    """Its beginning, its end, or what stands between two places."""
+    """Its beginning, its end, or a part between two places."""
     begin, end = sorted(
         (random.randrange(len(change.data) + 1), random.randrange(len(change.data)))
     )
@@ -199,7 +199,7 @@ class SimulatedDisk:
     def __init__(self, random: Random | None = None) -> None:
         self.random = random or Random(0)
         self.faults: dict[int, Fault] = {}
-        """Which calls go wrong, by number; a call that is to be short and is no write is EIO."""
+        """Which calls fail, by number; a call other than a write cannot be short and gets EIO."""
         self.calls: dict[str, int] = {}
         self.call_count = 0
         self.room_bytes: int | None = None

@@ -34,11 +34,11 @@ class _SimulatedWorker:
         self._loop.hand_in(self, run)
 
     def close(self) -> None:
-        """Whoever closes has run the loop before."""
+        """The loop has been run before it is closed."""
 
 
 class SimulatedLoop:
-    """Runs only when told to: `step` once, or `run` until nothing is left to do.
+    """Runs only on request: `step` once, or `run` until nothing is left to do.
 
     `as_loop` is itself, for those who ask for an event loop.
     """
@@ -80,7 +80,7 @@ class SimulatedLoop:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What a callback raised, or what nobody asked a future for."""
+        """What a callback raised, or an exception that was never retrieved."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.errors.append(error)

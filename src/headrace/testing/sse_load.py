@@ -111,7 +111,7 @@ def _open(port: int, number: int, request: bytes, kind: ReaderKind) -> socket.so
 
 
 def _read(readers: list[socket.socket], kind: ReaderKind) -> list[bytearray]:
-    """Read what comes; until all have ended, or until nobody waits for idle readers any more."""
+    """Read what comes; until all have ended, or until standard input closes, for idle readers."""
     received = [bytearray() for _ in readers]
     unopened, unended = set(range(len(readers))), set(range(len(readers)))
     with selectors.DefaultSelector() as selector:

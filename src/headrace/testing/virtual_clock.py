@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class VirtualClock:
         return self._elapsed_ms / 1000
 
     def step(self, *, secs: int = 0, ms: int = 0) -> None:
-        """Somebody sets the wall clock, forward or back; no time passes."""
+        """The wall clock is set, forward or back; no time passes."""
         self._now_ms += secs * 1000 + ms
 
     def advance(self, *, secs: int = 0, ms: int = 0) -> None:

@@ -122,7 +122,7 @@ class IcebergArchive:
     def _opened(self) -> Iterator[Table]:
         with self.lake.opened() as table:
             if table is None:
-                raise LakeError(f"{self.lake.path} is no longer there.")
+                raise LakeError(f"{self.lake.path} no longer exists.")
             yield table
 
     def version(self) -> int:
@@ -160,7 +160,7 @@ class IcebergArchive:
                 self.merge(table, files)
 
     def merge(self, table: Table, files: list[DataFile]) -> None:
-        """One commit that takes these files out and puts their rows in, whoever adds meanwhile."""
+        """One commit that replaces these files by their rows, whatever is added meanwhile."""
         from pyiceberg.exceptions import CommitFailedException, ValidationException
         from pyiceberg.io.pyarrow import parquet_files_to_data_files
 

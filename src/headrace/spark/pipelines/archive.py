@@ -70,7 +70,7 @@ def partitions_for(config: Config) -> tuple[str, ...]:
 
 
 def rows(read: DataFrame, config: Config, partitions: tuple[str, ...]) -> DataFrame:
-    # The time of a batch stands in its checkpoint: a batch that runs again has the same day.
+    # The time of a batch is in its checkpoint: a batch that runs again has the same day.
     day = F.to_date(F.current_timestamp())
     if config.time:
         said = F.get_json_object(F.col("value").cast("string"), config.time)

@@ -29,7 +29,7 @@ class ConfigError(ValueError):
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all pipelines are told. Where a stack runs, its variables give the addresses."""
+    """The settings of every pipeline. In a stack, environment variables give the addresses."""
 
     server: str = msgspec.field(
         default_factory=lambda: os.environ.get("DS_SERVER_URL", "http://localhost:4437")

@@ -34,7 +34,7 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
     messages_min: int = 1000  # compact a stream once so many messages follow its snapshot
     bytes_min: int = 1024 * 1024  # or so many bytes
     every_secs: float = 60.0  # how often a continuous run looks
-    drop_others: bool = False  # compact streams that also hold messages that are no changes
+    drop_others: bool = False  # compact streams that also hold messages that are not changes
 
 
 @dataclass(frozen=True)

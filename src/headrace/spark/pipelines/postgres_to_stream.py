@@ -105,13 +105,13 @@ def _create_bucket(config: Config) -> None:
     bucket = place.partition("/")[0]
     if not bucket or "{" in bucket:
         return
-    # A server that is away, or refuses, is named with the stream when the first batch is written.
+    # If the server is unreachable or refuses, the first batch reports it with the stream's name.
     with suppress(HeadraceError), Client(config.server, token=config.token or None) as client:
         client.bucket(bucket).create()
 
 
 def _check_streams(config: Config) -> None:
-    """A reset is of a whole stream, and in it a table's name is all that tells of its schema."""
+    """A reset is of a whole stream, and only a table's name identifies its schema there."""
     if config.format == "rows" or "{key}" in config.stream:
         return
     streams: dict[str, str] = {}
@@ -145,7 +145,7 @@ def _check_quarantine(config: Config) -> None:
 
 
 def _consumer(run: Run) -> str:
-    """How a second pipeline on the same slot is told whose it is."""
+    """The owner that a second pipeline on the same slot is shown."""
     return f"{socket.gethostname()}:{run.state_dir.resolve()}"
 
 

@@ -1,7 +1,7 @@
-"""A pipeline's progress as a stream of its server, for whoever watches from afar.
+"""Publishes a pipeline's progress to a stream of its server.
 
-All pipelines of a server share one stream of State Protocol changes, so that whoever follows it
-knows them all. A thread of its own appends to it: a server that is away holds up no pipeline, and
+All pipelines of a server share one stream of State Protocol changes, so that a reader of it
+knows them all. A thread of its own appends to it: an unreachable server delays no pipeline, and
 what was not said then is said with the next word.
 """
 
@@ -23,8 +23,8 @@ from headrace.spark.pipelines.progress import Progress
 TYPE = "pipeline"
 EVERY_SECS = 5.0
 ANSWER_SECS = 5.0
-CLOSE_SECS = 6.0  # for the last word; whoever stops a pipeline waits 30 s for it
-KEPT_MESSAGES = 500  # of each pipeline: 40 minutes; then a snapshot stands for them
+CLOSE_SECS = 6.0  # for the last report; a stop waits 30 s for the pipeline
+KEPT_MESSAGES = 500  # of each pipeline: 40 minutes; then a snapshot replaces them
 logger = logging.getLogger(__name__)
 
 
@@ -104,7 +104,7 @@ class Publisher:
 
 
 def change(progress: Progress) -> dict[str, Any]:
-    """What is said of a pipeline. Where each of its streams stands is left to its own file."""
+    """The published fields. The position in each stream is only in the pipeline's own file."""
     value = asdict(progress)
     del value["offsets"]
     return {

@@ -48,7 +48,7 @@ _STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pa
 _EXIT_REFUSED = 2
 _ERROR_CHARS_MAX = 2000
 
-# Without checksum files beside a checkpoint's own: for each file that is made, Hadoop starts a
+# Without checksum files next to a checkpoint's own: for each file that is made, Hadoop starts a
 # process (chmod), and a batch makes two of them. A file that is cut short is still refused. Only
 # for pipelines: RocksDB keeps state through a file system of checksums, and breaks on this one.
 _LOCAL_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
@@ -74,7 +74,7 @@ def run_pipeline(
     spark_conf: Mapping[str, str] | None = None,
     watch: Watcher = lambda progress: None,
 ) -> Progress:
-    """Run until it ends, fails, or is told to stop. Its last progress says which."""
+    """Run until it ends, fails, or is stopped. Its last progress says which."""
     (progress,) = run_pipelines(
         [PipelineSpec(pipeline, config, run)], master=master, spark_conf=spark_conf, watch=watch
     )
@@ -88,7 +88,7 @@ def run_pipelines(
     spark_conf: Mapping[str, str] | None = None,
     watch: Watcher = lambda progress: None,
 ) -> list[Progress]:
-    """Run all of them in one session until each has ended or they are told to stop.
+    """Run all of them in one session until each has ended or they are stopped.
 
     Raises ConfigError, before anything has begun, if another run has the state of one of them.
     """
@@ -126,7 +126,7 @@ def _run_pipelines(
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """A pipeline with what it is told."""
+    """A pipeline with its configuration."""
 
     pipeline: Pipeline
     config: PipelineConfig

@@ -62,7 +62,7 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
 
 
 def events(read: DataFrame) -> DataFrame:
-    """The events with a time; what is no session event has none and is passed over."""
+    """The events with a time; anything that is not a session event has none and is skipped."""
     event = F.from_json("value", _EVENT)
     timed = read.withColumn("e", event).withColumn("at", F.try_to_timestamp("e.value.at"))
     return timed.where("at is not null").select(

@@ -1,4 +1,4 @@
-"""What pipelines that read streams are told, and the rows they get."""
+"""Options of pipelines that read streams, and the rows they get."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`stream-to-postgres`: every message of a stream, or of many, as a row of a table.
 
-The table is the reference's `session_events` unless told otherwise. What is not a JSON object, or
+The table is the reference's `session_events` by default. What is not a JSON object, or
 does not fit the declared schema, or Postgres refuses, goes to the quarantine stream with a reason.
 """
 

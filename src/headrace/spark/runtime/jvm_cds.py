@@ -28,7 +28,7 @@ _DEADLINE_SECS = 600
 _REHEARSAL = "headrace.spark.runtime.cds_training"
 _SHARED = "-XX:SharedArchiveFile"
 _AT_EXIT = "-XX:ArchiveClassesAtExit"
-# Whoever says any of these to Java has archives of their own in mind, and Java takes one at a time.
+# A user who passes one of these options has an archive of their own, and Java takes only one.
 _OTHERS = (_SHARED, _AT_EXIT, "-XX:+AutoCreateSharedArchive", "-Xshare:")
 # Java says on its output, not on its log, what it cannot archive or use: nothing to act on.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -80,7 +80,7 @@ def make() -> Path:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Whoever comes second waits, and finds it made."""
+    """A second process waits, and finds it created."""
     with (home / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

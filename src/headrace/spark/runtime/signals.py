@@ -1,4 +1,4 @@
-"""Who ends a pipeline at SIGTERM: the driver alone, and the others with it.
+"""SIGTERM ends a pipeline through its driver alone; JVM and workers end with it.
 
 systemd sends SIGTERM to every process of a service, GNU timeout to its process group. Java would
 then close its session under the running batch, and Python workers would end under their tasks. They

@@ -136,7 +136,7 @@ class _Sink:
 
 
 def _note(options: Options) -> CommitNote | None:
-    """Where commits are noted: the file of the option committed, or beside a query's checkpoint."""
+    """The file of the option `committed`, or one next to a query's checkpoint."""
     writer = options.text("writer")
     if file := options.text("committed"):
         return CommitNote(local_path("committed", file), writer)

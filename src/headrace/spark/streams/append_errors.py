@@ -6,7 +6,7 @@ from headrace.errors import HeadraceError, StreamFull, TooManyProducers
 
 _FULL = (
     "Raise limits.max_stream_bytes where the server runs (DS_LIMITS__MAX_STREAM_BYTES in its "
-    "environment; 0 is no limit), or keep keyed changes in a bucket "
+    "environment; 0 means no limit), or keep keyed changes in a bucket "
     '(postgres-to-stream does with format = "changes") and run compact, which gives history back.'
 )
 _PRODUCERS = (

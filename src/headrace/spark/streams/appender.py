@@ -54,7 +54,7 @@ _IN_FLIGHT_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who writes in one task; None where repeats are not to be recognised."""
+    """The producer of one task; None if repeats need not be recognised."""
 
     id: str
     epoch: int

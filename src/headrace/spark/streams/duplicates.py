@@ -15,7 +15,7 @@ from headrace.spark.streams.stream_api import Server
 
 
 def is_stored(server: Server, stream: str, content_type: str, body: bytes, end: str) -> bool:
-    """Whether the messages before `end` are those of `body`, or nobody can tell any more."""
+    """Whether the messages before `end` are those of `body`, or can no longer be read."""
     wanted = Logged(body, (len(body),))
     if media_type(content_type) == JSON:
         try:

@@ -1,8 +1,8 @@
 """Planning without input or output: offsets as Spark keeps them, budgets, partitions.
 
-A Spark offset says where each stream stands, `{"at": {stream: offset}}`. The end of a batch also
+A Spark offset has a position per stream, `{"at": {stream: offset}}`. The end of a batch also
 says, in `from`, where those streams begin that the batch reads for the first time: Spark asks for
-the initial offset more than once, and only what stands in the end of a batch is the same when the
+the initial offset more than once, and only what is in the end of a batch is the same when the
 batch is planned again. For the same reason it says into how many `partitions` the batch may be
 cut. `created` says when the streams in `at` were created, where that is known: one of the same
 name that was created at another time is another stream. Spark compares offsets as text, so keys
@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from headrace.protocol.offsets import BEGINNING, START, parse_token
 
 SNAPSHOT: Final = "snapshot:"
-"""Stands before an offset that is reached through the snapshot there, not by reading."""
+"""Prefix of an offset whose predecessors come from the snapshot there, not from messages."""
 PARTITION_BYTES: Final = 2 * 1024 * 1024  # below this a task costs more than it saves: 30 ms
 REQUEST_BYTES: Final = 64 * 1024  # what a request costs, in bytes that could be read instead
 
@@ -112,7 +112,7 @@ def cut_of(end: SparkOffset) -> tuple[int, int] | None:
 
 
 def spans_between(start: SparkOffset, end: SparkOffset) -> list[OffsetRange]:
-    """What a batch reads: every stream that stands further in `end` than in `start`."""
+    """What a batch reads: every stream whose offset in `end` is past that in `start`."""
     begins, created = end.get("from", {}), created_of(end)
     spans = []
     for stream, at in end["at"].items():
@@ -135,7 +135,7 @@ def _size(start: str, end: str) -> int:
 
 
 def shares(pending: Mapping[str, int], budget: int) -> dict[str, int]:
-    """How much of `budget` each stream gets: in proportion to what waits, nobody nothing.
+    """How much of `budget` each stream gets: in proportion to what is pending, at least one.
 
     What is left over goes to those that still wait, in the order of their names.
     """

@@ -27,11 +27,11 @@ class Selection(Protocol):
         ...
 
     def tails(self) -> dict[str, StreamTail] | None:
-        """Where every stream stands, if that is known without asking each of them."""
+        """The tail of every stream, if known without a request per stream."""
         ...
 
     def changed(self, start: SparkOffset) -> set[str]:
-        """Streams that may stand further than in `start`, or be others: at least those."""
+        """A superset of the streams whose tail may be past `start`, or that were replaced."""
         ...
 
     def wait(self, at: Mapping[str, str]) -> None:
@@ -109,7 +109,7 @@ class Followed:
         self._server = server
         self._cursor: str | None = None
         self._tails: dict[str, StreamTail] = {}
-        # Streams that may stand elsewhere than where the query has read to.
+        # Streams whose tail may differ from where the query has read to.
         self._elsewhere: dict[str, StreamTail] = {}
 
     def names(self) -> set[str]:
@@ -132,7 +132,7 @@ class Followed:
     def _is_news(self, name: str, tail: StreamTail, read: StreamTail) -> bool:
         if tail.offset > read.offset:
             return True
-        # One that stands before what was read is another stream of that name: asked, it says so.
+        # A tail before what was read is that of another stream of that name: a request confirms it.
         is_other = tail.offset < read.offset or is_another(tail.created_at_ms, read.created_at_ms)
         return is_other and name in self._tails
 
@@ -177,7 +177,7 @@ class Followed:
 
 
 def _held(at: Mapping[str, str], names: set[str] | frozenset[str]) -> list[dict[str, Any]]:
-    """What a wait compares with: a stream that was not read yet stands at its beginning."""
+    """What a wait compares with: a stream that was not read yet is at its beginning."""
     return [{"stream": name, "from": at.get(name, START.token())} for name in sorted(names)]
 
 

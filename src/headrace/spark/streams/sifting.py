@@ -1,7 +1,7 @@
 """Which rows a server refuses for good, by the server's own rules, and why.
 
-An append is refused as a whole; here its rows are told apart, so that one bad row does not hold
-up the others. Nothing here sends anything.
+An append is refused as a whole; here its rows are checked one by one, so that one bad row does not
+hold up the others. Nothing here sends anything.
 """
 
 from __future__ import annotations

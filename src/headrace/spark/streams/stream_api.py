@@ -50,7 +50,7 @@ class Server:
         return Target(locate(self.settings, stream), self.settings)
 
     def read_range(self, stream: str, start: str, end: str) -> Iterator[FramedChunk]:
-        """Chunks that hold exactly what stands from `start` to `end`."""
+        """Chunks that hold exactly the bytes from `start` to `end`."""
         target = self.target(stream)
         while start != end:
             chunk = self._driver.run(read_framed(target, start, end))

@@ -343,7 +343,7 @@ class AcidStorage:
 
     def run_in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self._is_closed:
-            return  # a client that left last: nobody waits any more
+            return  # the client disconnected and the server is closing
         future = self._loop.run_in_executor(self._read_executor, work)
         future.add_done_callback(lambda finished: deliver_result(finished, done))
 

@@ -47,7 +47,7 @@ class _Meta(NamedTuple):
 def check_file(disk: Disk, name: str) -> None:
     """Raises StoredBytesUnreadable where LMDB would reach for a page that is not in the file.
 
-    A file without two valid meta pages is left to LMDB, which refuses it by itself.
+    A file without two valid meta pages is left to LMDB, which refuses it.
     """
     file = disk.open(name)
     try:
@@ -139,7 +139,7 @@ class _Pages:
             yield from self._listed(value, value_bytes, root)
 
     def _nodes(self, number: int) -> tuple[int, list[tuple[int, bytes]]]:
-        """The flags of a page, and where its nodes stand."""
+        """The flags of a page, and the offsets of its nodes."""
         page = self._file.read(number * self._page_bytes, self._page_bytes)
         own, flags, lower, upper = self._unpack(_PAGE_HEADER, page, 0, number)
         is_tree_page = bool(flags & _BRANCH) != bool(flags & _LEAF)

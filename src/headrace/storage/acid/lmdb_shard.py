@@ -89,7 +89,7 @@ def translate_lmdb_errors(path: Path) -> Iterator[None]:
 
 
 def _transient_reason(error: lmdb.Error, path: Path) -> OSError | None:
-    """LMDB has a class of its own for a full disk, and tells of others only in words."""
+    """LMDB has an exception class for a full disk; other disk errors are only in the message."""
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         is_meant = number == errno.ENOSPC and isinstance(error, lmdb.DiskError)
         if is_meant or os.strerror(number) in str(error):

@@ -1,17 +1,17 @@
 """What acid writes into LMDB: keys, values and their checksums.
 
     streams    id                        what the stream was created as
-    heads      id                        where it stands: tail, floor, closure, Stream-Seq
+    heads      id                        its head: tail, trim offset, closure, Stream-Seq
     data       id, first byte            messages that were committed together
     producers  id, digest of producer    its epoch and last sequence number
     receipts   id, digest, slot          the tail after one of its last appends
-    documents  digest of the name        a document that is no stream, with its name
+    documents  digest of the name        a document that is not a stream, with its name
     commits    "count"                   how many transactions there have been
                "last id"                 the highest id that a stream or blob of this shard had
-    removed    id                        a stream that is gone, and of which data is left to delete
+    removed    id                        a removed stream whose data is not fully deleted yet
 
 Integers in keys are big-endian, so that LMDB's order is the stream's. Every value begins with the
-CRC32C of its key and the rest of it: a value that is damaged, or stands in the wrong place, is
+CRC32C of its key and the rest of it: a value that is damaged, or stored under the wrong key, is
 found out when it is read.
 """
 
@@ -67,7 +67,7 @@ def data_key(stream_id: int, first_byte: int) -> bytes:
 
 
 def producer_key(stream_id: int, producer_id: bytes) -> bytes:
-    """LMDB keys are at most 511 bytes and a Producer-Id may be longer, so its digest stands in."""
+    """LMDB keys are at most 511 bytes and a Producer-Id may be longer, so its digest is the key."""
     return _ID.pack(stream_id) + blake2b(producer_id, digest_size=DIGEST_BYTES).digest()
 
 

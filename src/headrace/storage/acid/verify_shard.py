@@ -2,7 +2,7 @@
 
     python -m headrace.storage.acid.verify_shard DIRECTORY SHARD...
 
-Standard output gets one JSON value per line (`Line`), flushed at once: so whoever started this
+Standard output gets one JSON value per line (`Line`), flushed at once: so the parent process
 process knows which shard it was reading when it died, and keeps what it found before.
 """
 

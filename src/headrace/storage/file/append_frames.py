@@ -35,6 +35,6 @@ def append_fields(state: StreamState, change: Appended) -> AppendFields:
 
 
 def encode_append(state: StreamState, change: Appended) -> bytes:
-    """As it stands in a batch, behind its length."""
+    """Its encoding in a batch, after its length."""
     encoded: bytes = _encode(append_fields(state, change))
     return len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded

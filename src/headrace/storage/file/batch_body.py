@@ -23,7 +23,7 @@ _COPIED_BYTES_MAX: Final = 4096
 
 
 def frame_offsets(body: bytes) -> list[int]:
-    """Where its frames stand."""
+    """The offsets of its frames."""
     places: list[int] = []
     place, size = 0, len(body)
     while place < size:

@@ -2,7 +2,7 @@
 
 A log of records, each the whole state of one stream or one document, the last one for each being
 the one that counts. `catalog/current` says which log is in use, how many of its bytes count and
-up to which frame of the journal they speak; it is replaced whole. What stands behind those bytes
+up to which frame of the journal they speak; it is replaced whole. What follows those bytes
 is an unfinished checkpoint and void; anything wrong before them is damage.
 """
 
@@ -65,7 +65,7 @@ def _record_crc(position: int, payload: bytes) -> int:
 
 
 def _payload(name: str, log: bytes, at: int, position: int) -> bytes:
-    """What the record says that stands at `position` of the log, once it is known to be sound."""
+    """The content of the record at `position` of the log, after checking its checksum."""
     begin = at + _RECORD.size
     if begin > len(log):
         raise StoredBytesDamaged(name, str(position))
@@ -251,7 +251,7 @@ class Catalog:
             self._disk.remove(self._log_name(old.log))
 
     def _live_records(self, throttle: Throttle) -> tuple[bytes, dict[int | str, int]]:
-        """The records that count, as they stand, one behind the other, and their new places.
+        """The live records, unchanged and in order, with their new positions.
 
         Streams in the order of their ids: a source has to be there before its forks.
         """

@@ -1,4 +1,4 @@
-"""What stands in the catalog: the records of streams and documents, and which log counts."""
+"""The entries of the catalog: the records of streams and documents, and which log counts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def sizes_of(entry: CatalogEntry) -> Sizes:
 
 def state_of(entry: CatalogEntry) -> StreamState:
     assert entry.stream is not None, "a stream that exists has a record"
-    assert entry.head is not None, "and stands somewhere"
+    assert entry.head is not None, "and has a head"
     state = restore_state(entry.id, entry.stream, entry.head)
     restore_producers(state, entry.producers)
     return state

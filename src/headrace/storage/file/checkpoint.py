@@ -141,7 +141,7 @@ class Checkpointer:
             self._reclaimable.pop()
 
     def _owners_in_sparse_packs(self, look_up: LookUp) -> set[int]:
-        """The streams that have to leave a pack of which little counts."""
+        """The streams to move out of a pack that has little live data."""
         found: set[int] = set()
         for number in self._allocator.sparse():
             for stream_id in self._throttle.each(self._allocator.owners(number)):
@@ -205,7 +205,7 @@ class _StreamFlusher:
             self.gone.append(entry.id)
             stream.entry = CatalogEntry(entry.id, None)
             return
-        assert entry.head is not None, "a stream that exists stands somewhere"
+        assert entry.head is not None, "a stream that exists has a head"
         packed = sizes.packed
         if packed and entry.head.retained_from[1]:
             unneeded, packed = pack_format.split_parts(packed, entry.head.retained_from[1])
@@ -233,8 +233,8 @@ class _StreamFlusher:
         return writer.sizes
 
     def _exclude_reclaimable(self, entry: CatalogEntry, sizes: Sizes) -> Sizes:
-        """The sizes without what nobody needs at the front of a stream's files."""
-        assert entry.head is not None, "a stream that exists stands somewhere"
+        """The sizes without the reclaimable front of a stream's files."""
+        assert entry.head is not None, "a stream that exists has a head"
         kept_bytes, base_bytes = entry.head.retained_from[1], entry.base_bytes
         if kept_bytes <= base_bytes or sizes.first_block == sizes.blocks:
             return sizes

@@ -182,7 +182,7 @@ class FileStorage:
         elif UNSYNCED in self._disk.list(""):
             self._disk.sync_everything()
             self._disk.remove(UNSYNCED)
-        # A synced file in a directory that nobody can find is lost all the same.
+        # A synced file is still lost if its directory entry is not durable.
         self._disk.sync_directory("")
         self._ballast.fill()
         self._is_prepared = True
@@ -282,7 +282,7 @@ class FileStorage:
         elif isinstance(frame, DocumentsFrame):
             apply_documents(self._documents, frame.documents)
         else:
-            assert not isinstance(frame, BlobFrame), "blobs stand in exports only"
+            assert not isinstance(frame, BlobFrame), "blobs occur in exports only"
             self._apply(frame)
 
     def _apply(self, frame: StreamFrame) -> None:
@@ -461,7 +461,7 @@ class FileStorage:
 
     def run_in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self._is_closed:
-            return  # a client that left last: nobody waits any more
+            return  # the client disconnected and the server is closing
         future = self._loop.run_in_executor(self._read_executor, work)
         future.add_done_callback(lambda finished: deliver_result(finished, done))
 
@@ -473,7 +473,7 @@ class FileStorage:
                 part = PartCheck(log, max(number, log.sizes.first_block))
                 yield part
                 number = part.next_block
-                # A checkpoint may have given back meanwhile what nobody needs: that is no damage,
+                # A checkpoint may have reclaimed unneeded bytes meanwhile: that is not damage,
                 # and what is will still be there at the next pass.
                 if (
                     part.damage

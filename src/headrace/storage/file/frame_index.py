@@ -1,4 +1,4 @@
-"""Journal frames by stream: where each stands, so that a segment stays in memory only once."""
+"""The positions of journal frames by stream, so that a segment is in memory only once."""
 
 from __future__ import annotations
 

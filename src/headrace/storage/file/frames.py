@@ -1,4 +1,4 @@
-"""What stands in the journal: frames, and the batches they are synced in.
+"""The content of the journal: frames, and the batches they are synced in.
 
 A frame is one change, whole: bytes, boundaries, producer, sequence and closure together. A batch
 is what one sync made durable. Its header says which use of the segment it belongs to, which
@@ -130,7 +130,7 @@ StreamFrame = AppendFrame | RemoveFrame | AdoptFrame | TrimFrame | PublishFrame 
 """A change of a stream that exists."""
 Frame = StreamFrame | CreateFrame | DocumentsFrame | BlobFrame
 EncodedFrame = bytes | tuple[bytes, bytes, bytes]
-"""A frame as it stands in a batch; a large one in pieces, of which the second is its data."""
+"""A frame as encoded in a batch; a large one in pieces, the second piece being its data."""
 _encode = msgspec.msgpack.Encoder().encode
 decode_frame = msgspec.msgpack.Decoder(Frame).decode
 decode_owner = msgspec.msgpack.Decoder(Owner).decode
@@ -183,14 +183,14 @@ class BatchHeader(NamedTuple):
 
 
 def encode_change(state: StreamState, change: Change) -> EncodedFrame:
-    """The frame of a change, as it stands in a batch; `state` is what the change made of it."""
+    """The frame of a change, encoded for a batch; `state` is the stream's state after it."""
     if isinstance(change, Appended) and len(change.data) < ZERO_COPY_BYTES_MIN:
         return encode_append(state, change)
     return encode_frame(frame_of(state, change))
 
 
 def encode_frame(frame: Frame) -> EncodedFrame:
-    """A frame as it stands in a batch, behind its length."""
+    """A frame as encoded in a batch, after its length."""
     if isinstance(frame, AppendFrame) and len(frame.data) >= ZERO_COPY_BYTES_MIN:
         return _encode_apart(frame)
     encoded = _encode(frame)
@@ -211,7 +211,7 @@ def _encode_apart(frame: AppendFrame) -> tuple[bytes, bytes, bytes]:
 def encode_batch(
     frames: list[EncodedFrame], generation: int, first_lsn: int, durable_lsn: int
 ) -> tuple[BatchHeader, list[bytes]]:
-    """A batch as it stands in the journal, in pieces, padded to its alignment."""
+    """A batch as encoded in the journal, in pieces, padded to its alignment."""
     pieces = _in_few_pieces(frames)
     crc = body_bytes = 0
     for piece in pieces:
@@ -224,7 +224,7 @@ def encode_batch(
 
 
 def _in_few_pieces(frames: list[EncodedFrame]) -> list[bytes]:
-    """Small ones together, large data by itself."""
+    """Small ones joined, large data as separate pieces."""
     pieces: list[bytes] = []
     small: list[bytes] = []
     for frame in frames:

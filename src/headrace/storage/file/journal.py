@@ -99,7 +99,7 @@ class LastSegment(msgspec.Struct, array_like=True):
 
 
 class _Unproven(NamedTuple):
-    """A batch of which no later one says that it is durable."""
+    """A batch that no later header proves durable."""
 
     generation: int
     position: int
@@ -173,7 +173,7 @@ class Journal:
     def write(self, batch: list[EncodedFrame]) -> None:
         """Append a batch and sync it; it is durable when this returns.
 
-        Raises Postponed where there is no room to begin a segment: then nothing has happened.
+        Raises Postponed if there is no room for a new segment; nothing was written then.
         """
         header, pieces = self._encode(batch)
         current = self._current
@@ -323,7 +323,7 @@ class Journal:
             self._finish_current()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._current is not None:
             self._current.file.close()
             self._current = None

@@ -34,7 +34,7 @@ _PART = struct.Struct("<IQII")  # pack, place in it, messages, data bytes
 
 
 class Part(NamedTuple):
-    """Where a run of one stream's messages stands."""
+    """The place of a run of one stream's messages in a pack."""
 
     start: Position
     pack: int
@@ -65,7 +65,7 @@ def path(number: int) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a file of the directory is a pack, and not something that somebody put there."""
+    """Whether a file of the directory is a pack, and not a foreign file."""
     return name.isdecimal() and path(int(name)) == f"{DIRECTORY}/{name}"
 
 

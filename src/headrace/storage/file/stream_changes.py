@@ -66,7 +66,7 @@ class StreamChanges:
     def _note_appends(self) -> None:
         last = self._last
         if last is not None:
-            assert self.entry.head is not None, "a stream that exists stands somewhere"
+            assert self.entry.head is not None, "a stream that exists has a head"
             end = (last.start[0] + len(last.lengths), last.start[1] + len(last.data))
             self.entry.head = head_after_appends(
                 self.entry.head, end, last.now_ms, self._stream_seq, closes=self._closes

@@ -1,6 +1,6 @@
 """The files of one stream: its bytes as readers receive them, and where its messages end.
 
-    NAME.data      wire bytes; the byte at stream position p stands at p minus the stream's base
+    NAME.data      wire bytes; the byte at stream position p is at p minus the stream's base
     NAME.index     one entry of 48 bytes per block: where it begins, how long it is, its checksum
     NAME.lengths   four bytes per message, in order
 
@@ -43,7 +43,7 @@ class Block(NamedTuple):
     data_bytes: int
     messages: int
     crc: int
-    """Of its data and its lengths, as they stand in the files."""
+    """The bytes of data and of lengths in the files."""
 
     @property
     def end(self) -> Position:
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
 
     blocks: int = 0
     lengths_bytes: int = 0
-    first_block: int = 0  # nobody needs the blocks before it, and their space was given back
+    first_block: int = 0  # the blocks before it were reclaimed
     packed: bytes = b""
 
     @property
@@ -70,7 +70,7 @@ NO_FILES: Final = Sizes()
 
 
 class Reclaimable(NamedTuple):
-    """What nobody needs at the front of a stream's files."""
+    """The reclaimable front of a stream's files."""
 
     blocks: int
     data_bytes: int
@@ -94,7 +94,7 @@ def remove(disk: Disk, stream_id: int) -> None:
 
 
 def reclaim(disk: Disk, stream_id: int, reclaimable: Reclaimable) -> None:
-    """Return the space of what nobody needs; the catalog no longer counts it."""
+    """Punch out the reclaimable blocks, which the catalog no longer counts."""
     sizes = (reclaimable.data_bytes, reclaimable.blocks * ENTRY_BYTES, reclaimable.lengths_bytes)
     for suffix, size in zip(_SUFFIXES, sizes, strict=True):
         if size:
@@ -104,7 +104,7 @@ def reclaim(disk: Disk, stream_id: int, reclaimable: Reclaimable) -> None:
 
 
 def _entry_crc(stream_id: int, number: int, entry: bytes) -> int:
-    """The place is covered, too: an entry that stands elsewhere is damage."""
+    """The position is covered, too: an entry at another place is damage."""
     crc: int = google_crc32c.value(_PLACE.pack(stream_id, number) + entry[:_CHECKED])
     return crc
 

@@ -22,7 +22,7 @@ class Throttle:
     """How a worker goes through its items."""
 
     def __init__(self, is_urgent: Callable[[], bool]) -> None:
-        """`is_pressed` says whether there is no time to rest."""
+        """`is_urgent` returns whether to skip the pauses."""
         self._is_urgent = is_urgent
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
