@@ -603,7 +603,7 @@ class InsufficientStorage(Unavailable):
     free_bytes: int
     reserve_bytes: int
     retry_after_secs: int = 5
-    is_stuck: bool = field(default=False, repr=False)  # not even a delete can be written down
+    is_stuck: bool = field(default=False, repr=False)  # not even a delete can be stored
 
     @property
     def detail(self) -> str:

@@ -60,7 +60,7 @@ class LogSettings(Protocol):
 class Filter:
     """Minimum levels: one for everything, others for named loggers and what is below them."""
 
-    # tracing silences whatever no directive names; we keep errors, which nobody means to lose.
+    # tracing silences targets without a directive; we keep their errors.
     level: int = logging.ERROR
     modules: Mapping[str, int] = field(default_factory=dict)
 

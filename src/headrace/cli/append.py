@@ -50,7 +50,8 @@ def append(
     lines: Annotated[
         bool,
         typer.Option(
-            "--lines", help="Append each line of standard input by itself (slow: one request each)."
+            "--lines",
+            help="Append each line of standard input separately (slow: one request each).",
         ),
     ] = False,
     producer_id: Annotated[
@@ -229,7 +230,7 @@ def _batches(source: _Source, as_json: bool) -> dict[str, Any]:
     if as_json or (source.is_input and source.cut is _Cut.LINES):
         return {}
     if source.in_pieces:
-        # A pipe hands over 64 KiB at a time: wait a little rather than append each by itself.
+        # A pipe hands over 64 KiB at a time: wait a little instead of appending each separately.
         return {"linger_ms": 50}
     return {"batch_items_max": 1, "linger_ms": 0}
 

@@ -41,7 +41,7 @@ def import_(
         fail(f"There is no file {file}.", EXIT_REFUSED)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         fail(f"{directory} is not empty: import into a new or empty directory.", EXIT_REFUSED)
-    # Half an import has another name, so that nobody serves it.
+    # A partial import has another name, so that it is never served.
     part = directory.with_name(f"{directory.name}.importing")
     if part.exists():
         fail(f"{part} is left from an import that ended early: remove it first.", EXIT_REFUSED)

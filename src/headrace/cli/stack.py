@@ -1,4 +1,4 @@
-"""`headrace stack`: bring the local stack up and down, and look at it."""
+"""`headrace stack`: start, stop and inspect the local stack."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def send_batch(
     while True:
         stamp = batch.stamp
         assert stamp is not None, "a batch in flight has a stamp"
-        # Asked before sending: by the time a gap is heard of, the batch that fills it may be in.
+        # Read before sending: when a gap is reported, the batch that fills it may already be in.
         alone = queue.is_first(batch)
         try:
             result = yield from append(once, body, content_type, producer=stamp, close=batch.closes)
@@ -364,7 +364,7 @@ def send_batch(
 
 
 def _turn(queue: SendQueue, batch: SendBatch) -> Steps[None]:
-    """Wait until everything before this batch is heard of."""
+    """Wait until every batch before this one is answered."""
     while not queue.is_first(batch):
         if queue.error is not None:
             raise queue.error

@@ -57,7 +57,7 @@ class State:
         self._txids: dict[str, None] = {}
         self._txid_order: deque[str] = deque()
         self.ignored = 0
-        """Messages that were no change: of another format, or without a key."""
+        """Messages that were not changes: of another format, or without a key."""
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class State:
 
 
 class Collection(Mapping[str, T], Generic[T]):
-    """One type of a state, by key, always as it is now; values are converted when looked at."""
+    """One type of a state, by key, always as it is now; values are converted on access."""
 
     def __init__(self, state: State, type_: str, of: type[T]) -> None:
         self._state = state

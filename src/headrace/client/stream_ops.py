@@ -19,7 +19,7 @@ from headrace.protocol.headers import is_json
 
 class CreateOptions(TypedDict, total=False):
     ttl_secs: int | None
-    """It expires when nobody read or wrote it for so long."""
+    """It expires after this long without a read or a write."""
     expires_at: str | None
     """It expires at this moment (RFC 3339)."""
     closed: bool

@@ -67,7 +67,7 @@ class CancelHandle:
                 self.stop()
 
     def end(self, items: Items[Any] | None) -> None:
-        """End the flow. Its iterator ends by itself, in the thread that runs it."""
+        """End the flow. Its iterator ends in the thread that runs it."""
         self.stop()
 
     def stop(self) -> None:

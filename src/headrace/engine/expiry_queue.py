@@ -83,19 +83,19 @@ class ExpiryQueue:
                     yield stream
 
     def is_due(self, now: Moment) -> bool:
-        """Whether `pop_over` has something to look at."""
+        """Whether `pop_over` has candidates."""
         return _is_due(self._windows, now.steady_ms) or _is_due(self._absolute, now.wall_ms)
 
     def pop_over(self, now: Moment, streams_max: int) -> list[Stream]:
-        """Those whose time is over of up to `streams_max` streams that may be."""
-        over, looked_at = self._pop_over(self._windows, now.steady_ms, now, streams_max)
-        more, _ = self._pop_over(self._absolute, now.wall_ms, now, streams_max - looked_at)
+        """The expired ones among at most `streams_max` candidates, removed from the queue."""
+        over, examined = self._pop_over(self._windows, now.steady_ms, now, streams_max)
+        more, _ = self._pop_over(self._absolute, now.wall_ms, now, streams_max - examined)
         return over + more
 
     def _pop_over(
         self, heap: Heap, now_ms: int, now: Moment, streams_max: int
     ) -> tuple[list[Stream], int]:
-        """And how many of them were looked at."""
+        """And how many candidates were examined."""
         over: list[Stream] = []
         renewed: list[Stream] = []
         while _is_due(heap, now_ms) and len(over) + len(renewed) < streams_max:

@@ -1,13 +1,13 @@
 """The feed of a bucket: which of its streams changed, up to which offset, in order.
 
 The feed is the bucket's own stream, so it is read, followed and kept like any other. Changes are
-noted as they become visible and written down together a moment later: a stream that changes all the
+noted as they become visible and stored together a moment later: a stream that changes all the
 time appears once in each of these moments. Noting costs the same however many streams there are,
 and so does following. What is kept has a bound; a reader that falls behind further gets an error,
 and lists the bucket again.
 
-After a crash, what was noted and not written down is announced once more: every stream that was
-written to since shortly before the feed was. A reader may hear of a change twice, never not.
+After a crash, what was noted but not stored is announced once more: every stream that was
+written to since shortly before the feed was. A change may be reported twice, but is never lost.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Feed:
 
     @property
     def noted(self) -> int:
-        """Streams whose changes are not written down yet."""
+        """Streams whose changes are not stored yet."""
         return len(self._changed)
 
     def flush(self, messages_max: int = FLUSHED_AT_ONCE) -> int:

@@ -18,7 +18,7 @@ from headrace.protocol.offsets import BEGINNING, START, Position
 from headrace.storage.base import ColdRead, Lengths, Range, Storage
 
 SEEK_WINDOW_BYTES = 256 * 1024
-SHARED_BYTES_MIN = 32 * 1024  # less is copied as fast as it is looked up
+SHARED_BYTES_MIN = 32 * 1024  # copying less is as fast as a lookup
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):

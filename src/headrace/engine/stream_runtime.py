@@ -1,4 +1,4 @@
-"""A stream at run time: its state, its log, and who waits at its tail.
+"""A stream at run time: its state, its log, and the listeners at its tail.
 
 `tail` is the end of the log, `visible` what readers may see: tail >= visible, always. Readers and
 watchers are called when `visible` moves; they hold no task and no future.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TailListener(Protocol):
-    """Someone who waits at the tail of a stream: a live reader, a subscription."""
+    """A listener at the tail of a stream: a live reader or a subscription."""
 
     def on_advance(self, stream: Stream) -> None:
         """More is visible, or the stream was closed."""

@@ -1,13 +1,13 @@
-"""Sliding windows over a restart: when each stream was last used, written down now and then.
+"""Sliding windows across restarts: when each stream was last used, stored periodically.
 
-What renews a window is kept in memory and written down in rounds, a share of the streams at each
+What renews a window is kept in memory and stored in rounds, a share of the streams at each
 tick, so that no read waits for a disk and a stream that is read all the time is written once a
 round. A crash forgets what reads renewed since the last round; an orderly stop forgets nothing. A
 write is never forgotten: each round says which write was the last it knew, and a stream that has
 another was used since.
 
-A window runs while the server runs, and by the steady clock: what is written down are milliseconds
-in which the server ran, counted over all runs. The time in which nobody could read counts for
+A window runs while the server runs, and by the steady clock: what is stored are milliseconds
+in which the server ran, counted over all runs. The time in which no client could read counts for
 nothing, and neither does a wall clock that was set, while the server ran or while it did not.
 """
 
@@ -127,7 +127,7 @@ class Renewals:
                 self._written[id] = window
                 documents[_name(id)] = _encode(window)
         if not self._left and self._old:
-            # Every stream is written down anew by now.
+            # Every stream has been stored again since.
             documents.update(dict.fromkeys(self._old))
             self._old = []
         self._storage.put_documents(documents)

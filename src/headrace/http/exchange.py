@@ -130,5 +130,5 @@ class Exchange(Protocol):
         ...
 
     def hold(self, waiter: Waiter) -> None:
-        """`waiter` answers later and wants to hear of the client until then."""
+        """`waiter` answers later, and gets the events of the client until then."""
         ...

@@ -1,4 +1,4 @@
-"""Appends and creations whose JSON is long to look at: looked at in slices, decided afterwards.
+"""Appends and creations with large JSON bodies: validated in slices, then decided.
 
 Nothing is decided before the whole body is known to be JSON, and then everything at once, as for
 a small body. A connection sends one request at a time, so its order holds.
@@ -74,7 +74,7 @@ class LargeJson:
 
 
 def is_large(command: Create) -> bool:
-    """Whether what a stream is created with may be JSON that is long to look at."""
+    """Whether the initial content of a stream may be large JSON."""
     if len(command.body) < LARGE_BYTES_MIN:
         return False
     # A fork without a content type has its source's.

@@ -29,7 +29,7 @@ from headrace.protocol.requests import Read
 # reader that stops reading costs no more than this on top of its socket's buffer.
 EVENT_BYTES_MAX: Final = EVENT_WINDOW_BYTES
 CHARACTER_REACH_BYTES_MAX: Final = 1024 * 1024
-BOUNDARIES_MAX: Final = 10_000  # looked at for the end of a character, from the last one back; 5 ms
+BOUNDARIES_MAX: Final = 10_000  # examined for the end of a character, from the last one back; 5 ms
 
 
 class _SharedFrame(NamedTuple):

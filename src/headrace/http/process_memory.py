@@ -1,4 +1,4 @@
-"""How the process uses memory: what the collector looks at, what the allocator gives back."""
+"""Tunes memory: when the garbage collector runs, and what malloc returns to the kernel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 
 from headrace.clock import thread_cpu
 
-# A request leaves next to nothing behind for the collector, so it need not look often: the young
-# once there are this many more of them, the middle-aged and the old at every so-manieth time. A
-# collection stops everything, and takes 0.2 microseconds for each object that it looks at: this is
-# 10 ms for the middle-aged, and 60 for the old that have come since they were looked at last.
+# A request leaves next to nothing behind for the collector, so collections can be rare: thresholds
+# for the young, middle and old generation. A collection stops everything, and takes 0.2
+# microseconds for each object that it traverses: this is
+# 10 ms for the middle generation, and 60 for the objects that joined the oldest since its last run.
 _GC_THRESHOLDS: Final = (10_000, 2, 2)
 _FULL_COLLECTION: Final = 2  # the oldest generation: everything that the collector keeps track of
 _LONG_COLLECTION_SECS: Final = 0.02
@@ -37,12 +37,12 @@ def tune_gc() -> None:
 
 
 class _FullCollections:
-    """What took long to look through is not looked at again.
+    """Objects that took long to traverse are frozen, so they are not traversed again.
 
-    So a full collection costs what has come since, and not what is there: without, each stream in
-    memory costs every one of them 2 microseconds. What is frozen is freed when nothing refers to
-    it, as ever. A cycle would stay, if it is frozen before it is garbage: what clients make and
-    end is none, as `tests/hostile/test_cycles.py` sees to.
+    So a full collection costs as much as what was allocated since, not as much as all that exists:
+    otherwise each stream in memory costs every full collection 2 microseconds. A frozen object is
+    still freed when its last reference goes. A cycle that is frozen before it is garbage would
+    leak: requests leave no cycles, which `tests/hostile/test_cycles.py` checks.
     """
 
     def __init__(self) -> None:

@@ -115,7 +115,7 @@ class BodyBudget:
         self._chosen.discard(upload)
 
     def choose_slowest(self, now: float) -> None:
-        """Called about once a second, before the connections are looked at."""
+        """Called about once a second, before the connections are checked."""
         self._chosen = set()
         if not self._is_pressed:
             return

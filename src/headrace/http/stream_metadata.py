@@ -1,8 +1,7 @@
-"""What streams are besides their bytes, and which buckets there are, for people who look at them:
-`GET {root}/__ds/streams`, `GET {root}/__ds/buckets` and `GET {root}/__ds/set-aside`.
+"""The admin API that the stream browser uses: details of streams, lists of buckets.
 
-Read-only, and without effect: looking renews no TTL. A stream is described as readers may know
-it; what is decided but not durable yet is left out.
+`GET {root}/__ds/streams`, `GET {root}/__ds/buckets` and `GET {root}/__ds/set-aside` are read-only
+and renew no TTL. They show what readers may see: what is decided but not durable yet is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BUCKETS_MAX: Final = 10_000  # about 1.3 MiB of answer
 WRITERS_MAX: Final = 1000  # messages; 10,000 producers of a stream are looked through in 3 ms
 WRITERS_FROM: Final = "writers_from"
 WRITERS_UNTIL: Final = "writers_until"
-SEARCHED_MAX: Final = 20_000  # streams of a bucket that are looked at for forks; 5 ms
+SEARCHED_MAX: Final = 20_000  # streams of a bucket that are searched for forks; 5 ms
 METHODS: Final = "GET, HEAD, OPTIONS"
 Document = dict[str, Any]
 
@@ -232,7 +231,7 @@ def _names(query: bytes) -> list[str]:
     except ValueError:
         raise InvalidRequest(f"One request names at most {STREAMS_MAX} streams.") from None
     if not pairs or any(field != "name" for field, _ in pairs):
-        raise InvalidRequest("Name the streams to look at: ?name=first&name=second.")
+        raise InvalidRequest("Name the streams to describe: ?name=first&name=second.")
     return [name for _, name in pairs]
 
 

@@ -251,7 +251,8 @@ class Watchdog:
                     return
 
     def _sample(self, since: float) -> float:
-        """Note what the loop is doing, for all the time since it was last looked at; now.
+        """Note what the loop is doing, for all the time since the last sample; returns the time
+        now.
 
         A call that holds the GIL holds up this thread, too: it is seen when it returns. A compiled
         function leaves nothing on the stack; of that the request that was begun last must tell.

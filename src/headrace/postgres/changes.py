@@ -6,9 +6,9 @@ behind too (so that a large transaction fits into small batches), and the shape 
 that a schema change is reported once. Read again from a position, the feed gives the same changes.
 
 A position also says whose it is. A consumer is named by the first batch it is given; once that is
-written down and it asks for the next, it owns the slot, and other consumers are refused.
-And it says of which Postgres it is, and which mark was in there: of a database that was restored
-to an earlier moment a position is not trusted (`history`).
+checkpointed and it asks for the next, it owns the slot, and other consumers are refused. It also
+names the Postgres server and the mark in it, so that a position is not trusted by a database that
+was restored to an earlier moment (`history`).
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class ChangeFeed:
         """The batch after `start`, which is durable at the consumer; empty after `wait_secs`.
 
         An empty one may end behind `start`: at the end of a transaction whose changes are taken,
-        or with the consumer's name in it, so that this is written down before anything comes.
+        or with the consumer's name in it, so that this is checkpointed before the first row.
 
         With `until`, a position in the log, it is empty only once everything before it was given.
         """
@@ -208,7 +208,7 @@ class ChangeFeed:
             return self._snapshot_batch(start, first, generation, bounds)
         if start.row < generation.rows:
             return self._snapshot_batch(start, at, generation, bounds)
-        # Before its first batch a consumer has written down nothing, and will ask where to begin.
+        # Before its first batch a consumer has no checkpoint, and asks where to begin.
         has_begun = start.row > 0 or start.lsn > generation.lsn
         if generation.staged and has_begun:
             self.slot.release_snapshot()

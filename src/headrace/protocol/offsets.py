@@ -1,4 +1,4 @@
-"""Offsets: where a position in a stream is written down as a token.
+"""Offsets: the token of a position in a stream.
 
 A token is `%016d_%016d`: messages before the position, then bytes before it. Tokens sort as text
 in stream order, are opaque to clients, and never equal the sentinels `-1` and `now`.

@@ -116,7 +116,8 @@ def written_between(
     """Which messages that end behind `start`, at `until` at the latest, are known to be whose.
 
     Receipts say where appends ended, so of an append of several messages the last is certain and
-    the others are not told. `closed_at` is the tail of a closed stream: a close may carry nothing.
+    the others are not reported. `closed_at` is the tail of a closed stream: a close may carry
+    nothing.
     """
     for id, producer in known.items():
         receipts = producer.receipts

@@ -1,7 +1,7 @@
 """Snapshots: a blob that replaces everything before an offset, and the rules of publishing one.
 
-A stream shows one snapshot, its latest. Its offset is the stream's floor: what came before is
-told only by the snapshot.
+A stream shows one snapshot, its latest. The snapshot's offset is the stream's trim offset: messages
+before it can no longer be read, only the snapshot can.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Server-Sent Events: how a range of a stream is framed, and how a frame is read back.
 
 Every `data` event is followed by its `control` event. Events carry no `id:`; the offset to resume
-from stands in the control event. Text travels as UTF-8, everything else as base64. SSE knows only
+from is in the control event. Text travels as UTF-8, everything else as base64. SSE knows only
 LF as a line end inside a payload, so CR and CRLF arrive as LF; bytes that are not UTF-8 arrive as
 U+FFFD.
 """

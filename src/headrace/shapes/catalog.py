@@ -155,7 +155,7 @@ def publish(connection: psycopg.Connection, definition: Definition, table: Table
     ]
     if any(member.kind == "f" for member in members):
         raise BadRequest(table="has a foreign table as a partition, whose changes are not seen")
-    # Of a partitioned table the publication has the partitions by itself, also later ones.
+    # A published partitioned table includes its partitions, also later ones.
     is_parted = any(member.is_root and member.kind == "p" for member in members)
     needed = [member for member in members if member.is_root or not is_parted]
     is_done = all(member.published == "whole" for member in needed) and all(

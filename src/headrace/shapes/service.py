@@ -2,8 +2,8 @@
 
 One thread follows the slot. It acknowledges a transaction only when every shape has all of it in
 its log, so a crash repeats transactions and never skips one; what a log has already is left out. A
-shape that cannot go on (its table was truncated or changed) is dropped: its readers are told to
-fetch anew. Which shapes there are is itself a stream, the registry.
+shape that cannot go on (its table was truncated or changed) is dropped: its readers get 409 and
+have to fetch anew. Which shapes there are is itself a stream, the registry.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Shapes:
     def _made(self, key: str, making: asyncio.Task[Shape]) -> None:
         self._making.pop(key)
         if not making.cancelled():
-            making.exception()  # taken, should nobody wait for it any more
+            making.exception()  # retrieved, in case no request waits for it any more
 
     def subset(self, shape: Shape, subset: Subset) -> bytes:
         """Some rows of a shape, as they are in the table now."""

@@ -1,6 +1,6 @@
 """The Spark session every pipeline, test and benchmark uses: addresses, interpreter, Java.
 
-Spark finds the wrong one of each by itself on some machines, and the error then names something
+On some machines Spark picks the wrong one of each, and the error then names something
 else: a wrong interpreter shows up as "worker crashed", a wrong address as a hang.
 """
 

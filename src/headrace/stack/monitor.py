@@ -37,7 +37,7 @@ METRICS = {
     "headrace_slot_retained_bytes": "Log that Postgres keeps because of a replication slot.",
     "headrace_slot_limit_bytes": "What it may keep (max_slot_wal_keep_size); -1 means no limit.",
     "headrace_slot_active": "Whether a consumer reads the slot now.",
-    "headrace_sync_monitor_up": "Whether the last look at Postgres and the server succeeded.",
+    "headrace_sync_monitor_up": "Whether the last poll of Postgres and the server succeeded.",
 }
 
 _SLOTS = """

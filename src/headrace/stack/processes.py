@@ -1,4 +1,4 @@
-"""Processes and how they are told apart: a pid together with the moment it started.
+"""Processes and their identity: a pid together with its start time.
 
 A pid is reused; the pair is not, not even across a reboot. Everything a service starts belongs to
 its session or carries the stack's mark in its environment. Both are followed when it is ended.

@@ -133,7 +133,7 @@ class Dispatcher:
         wake, is_webhook = subscription.delivery.wake, subscription.config.kind is Kind.WEBHOOK
         if wake is not None and wake.holder is None:
             if wake.lease_until_ms is not None:
-                # The webhook was under way when the process ended, and nobody heard the answer.
+                # The webhook was in flight when the process ended, so its answer is lost.
                 now_ms = self._engine.steady.now_ms()
                 step = model.decide_failed(subscription, wake.id, now_ms, random.random())
                 self.carry_out(follower, step)

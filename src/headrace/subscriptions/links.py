@@ -78,7 +78,7 @@ class Follower:
 
 
 class Links:
-    """`on_advance` hears of every subscription with a stream that grew, during the append;
+    """`on_advance` is called for every subscription whose stream grew, during the append;
     `on_loss` of every one that lost a stream; `on_room` that links may be made which were missed;
     `later` takes work that is too long to be done within the creation of a stream."""
 
@@ -114,7 +114,7 @@ class Links:
     def enrol(self, subscription: Subscription) -> Generator[None, None, Follower]:
         """Put a new subscription in place: everything that exists counts as read.
 
-        In the end everything is written down but the subscription itself.
+        In the end everything is stored except the subscription itself.
         """
         follower = Follower(subscription, self)
         self._check_room_for(follower)
@@ -347,7 +347,7 @@ class Links:
         self._link(follower, stream, fresh=True, explicit=False)
 
     def _forget_former(self, follower: Follower, stream: Stream) -> None:
-        """A stream may have a successor before its end is durable and its watchers hear of it."""
+        """A stream may have a successor before its removal is durable and watchers are called."""
         link = follower.subscription.links.get(stream.state.name)
         if link is not None and link.stream_id not in (0, stream.state.id):
             self.unlink(follower, stream.state.name)

@@ -39,7 +39,7 @@ from headrace.subscriptions.payloads import Urls
 from headrace.subscriptions.requests import refuse_own_wake_stream
 from headrace.subscriptions.store import SubscriptionStore
 
-CATCH_UP_SECS: Final = 2.0  # a million streams are looked at in one
+CATCH_UP_SECS: Final = 2.0  # a million streams are checked in one
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def kept_alive(session: SparkSession, every_secs: float = _EVERY_SECS) -> Iterat
 
 def _run(session: SparkSession, every_secs: float, ended: threading.Event) -> None:
     while not ended.wait(every_secs):
-        # In a session that is about to end it fails, and nobody needs it.
+        # It fails in a session that is ending, and is not needed there.
         with suppress(Exception):
             keep_alive(session)
 

@@ -1,7 +1,7 @@
 """Python workers of Spark that are reused, and what that asks of a task.
 
 Spark runs several of them for every batch, however small, and has each collect its garbage after
-every task: a look at every object of every loaded module takes longer than the rows.
+every task: traversing every object of every loaded module takes longer than the rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The data source `headrace_lake`: rows into a Delta or an Iceberg table, once each.
 
-Tasks write files that nobody sees; the driver's one commit shows them all or none.
+Tasks write files that readers do not see; the driver's one commit shows them all or none.
 """
 
 from __future__ import annotations

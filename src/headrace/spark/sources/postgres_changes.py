@@ -123,7 +123,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the slot moves when the next batch is planned, which is when Spark has
-        written down that this one is done."""
+        recorded that this one is done."""
 
     def stop(self) -> None:
         if self._opened is not None:

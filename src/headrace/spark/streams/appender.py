@@ -193,7 +193,7 @@ class _Lane:
     def _run(self) -> None:
         while (work := self._waiting.get()) is not None:
             if self.failure is not None:
-                continue  # taken and dropped, so that nobody waits for room
+                continue  # drained, so that `put` does not block
             try:
                 self._append(*work)
             except Exception as error:  # the task raises it, in its own thread
@@ -278,7 +278,7 @@ class _Lane:
 
     def _is_stored(self, stream: str, content_type: str, body: bytes, appended: Appended) -> bool:
         if appended.next_offset is None:
-            return True  # nobody can tell
+            return True  # unknown
         return is_stored(self._server, stream, content_type, body, appended.next_offset)
 
     def _other_rows(self, stream: str) -> StreamProblem:

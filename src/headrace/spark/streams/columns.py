@@ -66,7 +66,7 @@ class Columns:
     def of_message(
         self, stream: str, content_type: str, value: bytes, offset: str
     ) -> pa.RecordBatch:
-        """One message that came by itself."""
+        """A single message."""
         given: dict[str, Any] = {
             "stream": stream, "content_type": content_type, "value": value, "offset": offset
         }  # fmt: skip

@@ -155,7 +155,8 @@ class Followed:
             self._list()
 
     def _list(self) -> None:
-        # The cursor first: what changes while the bucket is listed is heard of twice, not never.
+        # The cursor first: a change while the bucket is listed is reported twice instead of being
+        # missed.
         cursor = self._server.feed(self._bucket, NOW).cursor
         self._tails = {}
         self._take(self._server.list_bucket(self._bucket, self._prefix))

@@ -10,7 +10,7 @@ Deletes of large streams are not done at once. The transaction that deletes a st
 record, so that the name is free, and notes the rest in `removed`; later transactions delete some
 of it each, with the appends of their batch.
 
-The number of shards is written down when the directory is made, and another number is refused.
+The number of shards is stored when the directory is created, and another number is refused.
 
 What LMDB does not do: it maps its file and checks no page. Values carry a checksum of their key
 and content (schema), transactions are counted (rollback_guard), and the file's size is compared
@@ -101,7 +101,7 @@ class AcidLog(TieredLog):
             self._evict_durable()
 
     def _evict_durable(self) -> None:
-        """Drop what is in the shard for certain: what was there when a finished batch began."""
+        """Drop from memory what was there when a finished batch began: it is durable."""
         batch, end = self._mark
         committer = self.shard.committer
         if batch <= committer.finished:

@@ -43,7 +43,8 @@ def frame_at(body: bytes, place: int) -> Frame:
 
 
 def stream_id_at(body: bytes, place: int) -> int | None:
-    """Whose frame it is, without a look at the rest of it; None: documents belong to no stream."""
+    """Whose frame it is, without decoding the rest of it; None for documents, which belong to no
+    stream."""
     kind_at = place + _KIND_AT
     if body[kind_at] == DOCUMENTS_TAG:
         return None

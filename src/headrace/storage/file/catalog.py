@@ -208,11 +208,11 @@ class Catalog:
             except OSError as error:
                 if not is_transient_disk_error(error):
                     raise
-                # What counts is written down, and the next commit compacts.
+                # The live records are durable; the next commit compacts.
                 logger.warning("the catalog was not compacted: %s", error)
 
     def discard(self, throttle: Throttle = UNTHROTTLED) -> None:
-        """Forget what was added and not committed: the records count that are written down."""
+        """Forget what was added and not committed: only committed records count."""
         self._added, self._added_bytes = [], 0
         self._places, self._live_bytes = {}, 0
         for position, size, entry in throttle.each(self._entries()):

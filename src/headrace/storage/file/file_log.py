@@ -76,7 +76,7 @@ class PartCheck:
             self.next_block = sys.maxsize
             place = str(error.filename or "a file")
             damage = StoredBytesUnreadable(place, error.strerror or str(error))
-            # What could not be looked at for want of a descriptor is looked at by the next pass.
+            # What could not be opened for lack of a descriptor is checked by the next pass.
             found = CheckResult(0, [damage] if descriptor_refusal(error) is None else [])
         finally:
             self._reader.close()
