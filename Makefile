@@ -130,7 +130,7 @@ run: runnable ## serve on http://localhost:4437, with durable storage in ./data
 	    echo "Running from the Python sources: there is no C compiler (with the headers of this Python) to build the faster version."; \
 	elif [ ! -e $(COMPILED)/.built ]; then \
 	    echo "Running from the Python sources. The faster version compiles in the background and serves from the next start on (log: build/compile.log)."; \
-	    mkdir -p build && nice -n 19 $(SUBMAKE) compiled >build/compile.log 2>&1 & \
+	    $(PYTHON) bin/in-background build/compile.log $(SUBMAKE) compiled; \
 	elif [ -n "$$(find src/headrace -name '*.py' -newer $(COMPILED)/.built -print -quit)" ]; then \
 	    echo "Running from the Python sources, which are newer than the compiled build: make compiled brings it up to date."; \
 	fi; \

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,71 @@ def test_two_makes_take_turns(tmp_path: Path) -> None:
     reader.join(DEADLINE_SECS)
     second.stdout.close()
     assert shown[1:] == ["my turn\n"]
+
+
+# In place of the environment's Python: serves until it is stopped, and compiles once `go` exists.
+STUB = """#!/bin/sh
+case "$*" in
+*"-m headrace.cli"*) echo "serving ${PYTHONPATH:-from the sources}"; exec tail -f /dev/null ;;
+*"pip wheel"*) touch ../../compiling
+    while [ ! -e ../../go ]; do sleep 0.02; done
+    mkdir -p ../wheel && touch ../wheel/headrace.whl ;;
+*"pip install"*) mkdir -p build/next/compiled ;;
+esac
+"""
+
+
+@pytest.fixture
+def ready(tree: Path) -> Iterator[Path]:
+    """A tree after `make setup`, without a compiled build."""
+    for name in ("README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    (tree / "src/headrace/module.py").touch()
+    stub = tree / ".venv/bin/python"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    stub.with_name("headrace").symlink_to("../../bin/headrace")
+    leave(tree, *STAMPS)
+    yield tree
+    (tree / "build/go").touch()  # ends a compile that still waits
+
+
+@contextmanager
+def make_run(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """`make run` as a terminal starts it, in a process group of its own, and what it prints."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "PYTHON"))}
+    output = tree / "output"
+    with output.open("wb") as log:
+        make = subprocess.Popen(
+            ["make", "run", "WITH_COMPILED=compiled"],
+            cwd=tree,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        eventually(lambda: b"serving" in output.read_bytes(), "the server runs")
+        yield make, output
+    finally:
+        if make.poll() is None:
+            os.killpg(make.pid, signal.SIGKILL)
+            make.wait(DEADLINE_SECS)
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP], ids=["ctrl-c", "hangup"])
+def test_a_compile_outlives_the_terminal_and_the_next_start_uses_it(
+    ready: Path, end: signal.Signals
+) -> None:
+    built = ready / "build/compiled/.built"
+    with make_run(ready) as (make, output):
+        assert b"serving from the sources" in output.read_bytes()
+        eventually((ready / "build/compiling").exists, "the compile has begun")
+        os.killpg(make.pid, end)
+        make.wait(DEADLINE_SECS)
+    (ready / "build/go").touch()
+    eventually(built.exists, "the compile ends")
+    with make_run(ready) as (_, output):
+        assert f"serving {ready}/build/compiled".encode() in output.read_bytes()
+        assert b"compiles in the background" not in output.read_bytes()
