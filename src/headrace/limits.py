@@ -28,3 +28,4 @@ class Limits:
     snapshot_bytes_max: int = 16 * 1024 * 1024  # one request body
     fork_depth_max: int = 64  # a read looks for its bytes in so many logs; git packs: 50 deltas
     read_chunk_bytes: int = 1024 * 1024  # one window of memory per catch-up read
+    accept_offset_plus_one: bool = False  # y-durable-streams adds one to offsets it was given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def held_bytes(engine: Engine) -> int:
     return sum(stream.log.stored_bytes for stream in streams)
 
 
-def with_room_for(payload: int, **limits: int) -> Engine:
+def with_room_for(payload: int, **limits: Any) -> Engine:
     """An engine that takes `payload` bytes."""
     bounds = Bounds(memory_bytes_max=payload)
     return Engine(MemoryStorage(), VirtualClock(), Limits(**limits), bounds)

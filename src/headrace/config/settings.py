@@ -355,6 +355,12 @@ class Streams(Section):
         CONTENT_TYPES_BY_PREFIX,
         "Content type of streams that are created without one, by the beginning of their name.",
     )
+    accept_offset_plus_one: bool = _setting(
+        False,
+        FLAG,
+        "Whether a read may give an offset of the server plus one and then starts at that offset, "
+        "as y-durable-streams does; otherwise it gets 400.",
+    )
 
     @property
     def creation_defaults(self) -> CreationDefaults:

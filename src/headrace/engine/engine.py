@@ -113,7 +113,7 @@ class Engine:
         self._memory_bytes_max = self.bounds.memory_bytes_max
         self.reader_count = 0
         self.storage = storage
-        self.reads = Reads(storage)
+        self.reads = Reads(storage, accept_plus_one=self.limits.accept_offset_plus_one)
         self._next_id = 0
         self.maintenance = Maintenance()
         self.aside = SetAside(self)
@@ -448,7 +448,7 @@ class Engine:
         """Where a read begins; raises InvalidOffset or OffsetTrimmed."""
         if start == BEGINNING and stream is self.registry.stream:
             return stream.visible_floor
-        return start_position(stream, start)
+        return start_position(stream, start, accept_plus_one=self.limits.accept_offset_plus_one)
 
     def read(
         self,

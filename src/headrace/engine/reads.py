@@ -38,7 +38,9 @@ PartReply = Callable[[Range | HeadraceError | None], None]
 SeekReply = Callable[[Position | HeadraceError | None], None]
 
 
-def start_position(stream: Stream, start: Position | str) -> Position:
+def start_position(
+    stream: Stream, start: Position | str, *, accept_plus_one: bool = False
+) -> Position:
     """Where a read begins, as far as a stream's state can tell."""
     floor = stream.visible_floor
     if isinstance(start, str):
@@ -50,14 +52,25 @@ def start_position(stream: Stream, start: Position | str) -> Position:
         start = START
     if start.bytes < floor.bytes:
         raise OffsetTrimmed(floor.token())
+    if accept_plus_one and _minus_one(start) == stream.visible:
+        return stream.visible
     if start > stream.visible:
         raise InvalidOffset(f"The offset {start} is past the tail, {stream.visible}.")
     return start
 
 
+def _minus_one(start: Position) -> Position:
+    """The offset that a client with a plus one of its own was given: of the same message count.
+
+    Two boundaries never have one message count, so this cannot be the wrong one.
+    """
+    return Position(start.messages, start.bytes - 1)
+
+
 class Reads:
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, accept_plus_one: bool = False) -> None:
         self._storage = storage
+        self._accept_plus_one = accept_plus_one
         self._last: tuple[_Asked, Chunk] | None = None
 
     def forget(self) -> None:
@@ -70,6 +83,8 @@ class Reads:
         start: Position,
         bytes_max: int,
         reply: Callable[[ReadOutcome], None],
+        *,
+        exact: bool = False,
     ) -> None:
         visible, closed = stream.visible, stream.visible_closed
         if start == visible:
@@ -87,6 +102,8 @@ class Reads:
                 reply(OffsetTrimmed(stream.visible_floor.token()))
             elif isinstance(part, HeadraceError):
                 reply(part)
+            elif part is None and self._accept_plus_one and not exact and start.bytes > 0:
+                self.chunk(stream, _minus_one(start), bytes_max, reply, exact=True)
             elif part is None:
                 reply(InvalidOffset(f"The offset {start} is not one this stream returned."))
             else:

@@ -234,6 +234,7 @@ def _limits(config: Config) -> Limits:
         read_chunk_bytes=limits.read_chunk_bytes,
         snapshot_bytes_max=limits.max_snapshot_bytes,
         fork_depth_max=limits.max_fork_depth,
+        accept_offset_plus_one=config.streams.accept_offset_plus_one,
     )
 
 
