@@ -52,6 +52,19 @@ def waiting(
         yield clients
 
 
+def test_an_append_does_not_end_a_wait_that_began_behind_it(
+    server: ServerProcess, http: httpx.Client, stream: str
+) -> None:
+    http.put(stream, headers=BYTES)
+    with RawConnection(server.port) as client:
+        append = request_bytes("POST", stream, b"x", Content_Type=BYTES["Content-Type"])
+        client.send(append + request_bytes("GET", f"{stream}?offset=now&live=long-poll"))
+        assert client.response().status == 204
+        wait_for_waiters(http, 1)
+        http.post(stream, content=b"new", headers=BYTES)
+        assert client.response().body == b"new"
+
+
 # -- what ends the wait ------------------------------------------------------------------------
 
 

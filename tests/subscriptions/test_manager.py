@@ -347,6 +347,31 @@ def test_a_successor_is_followed_before_the_end_of_its_predecessor_is_durable(
     asyncio.run(main())
 
 
+def test_an_append_to_the_predecessor_is_not_taken_for_one_to_the_successor(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        engine = Engine(open_storage("file-durable", tmp_path, loop), SystemClock())
+        manager = SubscriptionManager(engine, SubscriptionSettings(), loop)
+        create(engine, "a")
+        manager.put("one", requests.parse_config(HOOK), URL)
+        command = Append(b"x", "application/octet-stream")
+        engine.append(engine.find("a"), command, lambda _: None)
+        engine.delete("a", lambda _: None)
+        create(engine, "a")
+        done = asyncio.Event()
+        engine.when_durable("a", done.set)
+        await asyncio.wait_for(done.wait(), DEADLINE_SECS)
+        subscription = manager._followers["one"].subscription
+        assert subscription.links["a"].tail == engine.streams["a"].visible
+        assert not subscription.pending
+        await manager.stop()
+        engine.close()
+
+    asyncio.run(main())
+
+
 def test_links_that_a_crash_left_without_their_subscription_are_removed(tmp_path: Path) -> None:
     """A subscription is made, and ended, in steps; what is between them is neither."""
 

@@ -17,6 +17,7 @@ from headrace.engine.append_replies import translate
 from headrace.engine.buckets import Buckets
 from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
 from headrace.engine.expiry_queue import ExpiryQueue
+from headrace.engine.fan_out import GREW, LEFT, FanOut
 from headrace.engine.feed import Feed, Feeds
 from headrace.engine.maintenance import Maintenance
 from headrace.engine.reads import ReadOutcome, Reads, start_position
@@ -116,6 +117,7 @@ class Engine:
         self.reads = Reads(storage, accept_plus_one=self.limits.accept_offset_plus_one)
         self._next_id = 0
         self.maintenance = Maintenance()
+        self.fan_out = FanOut()
         self.aside = SetAside(self)
         self.expiring = ExpiryQueue()
         self._is_expiring = False
@@ -324,8 +326,9 @@ class Engine:
         """Changes are durable: show each, answer whoever asked for it, wake who waits for it.
 
         An exception ends the one request or the one reader it came from: every entry stands for
-        a client of its own.
+        a client of its own. Readers are woken after the last entry, once for each stream.
         """
+        due = self.fan_out.due
         stream: Stream
         for stream, change, reply in entries:
             if type(change) is Appended:
@@ -337,11 +340,13 @@ class Engine:
                 except Exception:
                     hand_over(reply, internal_fault("the answer to an append"))
                 if stream.readers or stream.watchers:
-                    self._wake(stream)
+                    due[stream] = due.get(stream, 0) | GREW
                 if stream.feed is not None:
                     self._note(stream, stream.feed)
             else:
                 self._existence_committed(stream, change, reply)
+        if due:
+            self.fan_out.call_listeners()
 
     def _existence_committed(
         self,
@@ -355,14 +360,9 @@ class Engine:
             hand_over(reply, internal_fault("showing a change"))
         else:
             tell(reply, change)
-        if isinstance(change, Created):
-            self._wake(stream)
-        elif isinstance(change, Removed):
-            for listener in stream.listeners():
-                try:
-                    listener.on_gone(stream)
-                except Exception:
-                    hand_over(listener.on_fault, internal_fault("telling a reader of a deletion"))
+        if isinstance(change, Created | Removed) and (stream.readers or stream.watchers):
+            due = self.fan_out.due
+            due[stream] = due.get(stream, 0) | (GREW if isinstance(change, Created) else LEFT)
 
     def _show(self, stream: Stream, change: Created | Removed | Trimmed | Published) -> None:
         """What readers may know from now on."""
@@ -385,13 +385,6 @@ class Engine:
             if is_bucketed(name):
                 self.buckets.departed(stream)
                 self.snapshots.forget(stream)
-
-    def _wake(self, stream: Stream) -> None:
-        for listener in stream.listeners():
-            try:
-                listener.on_advance(stream)
-            except Exception:
-                hand_over(listener.on_fault, internal_fault("waking a reader"))
 
     def _note(self, stream: Stream, feed: Feed) -> None:
         try:

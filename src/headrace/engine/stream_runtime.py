@@ -125,8 +125,12 @@ class Stream:
         self.watchers = _without(self.watchers, watcher)
 
     def listeners(self) -> list[TailListener]:
-        """A copy, because a listener may detach while it is being called."""
+        """A copy, because listeners come and go while others are being called."""
         return [*(self.readers or ()), *(self.watchers or ())]
+
+    def has_listener(self, listener: TailListener) -> bool:
+        readers, watchers = self.readers, self.watchers
+        return bool((readers and listener in readers) or (watchers and listener in watchers))
 
     def is_expired(self, now: Moment) -> bool:
         state = self.state

@@ -124,6 +124,7 @@ def _assemble(
     config: Config, clock: Clock, loop: asyncio.AbstractEventLoop, storage: Storage
 ) -> Assembly:
     engine = Engine(storage, clock, _limits(config), _bounds(config))
+    engine.fan_out.slices = Slices(loop)
     engine.feeds.prompt = lambda: loop.call_later(FEED_SECS, engine.feeds.flush)
     metrics = Metrics()
     unsent = UnsentBudget(loop, config.limits.max_unsent_bytes)

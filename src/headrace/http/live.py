@@ -167,7 +167,9 @@ class LongPoll:
         self._done = False
 
     def on_advance(self, stream: Stream) -> None:
-        self._answer()
+        """Nothing may be new: what is announced now may have come before this poll."""
+        if stream.visible != self._start or stream.visible_closed:
+            self._answer()
 
     def on_deadline(self) -> None:
         self._answer()

@@ -7,12 +7,14 @@ import faulthandler
 import logging
 import signal
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import uvloop
 
 from headrace.clock import SystemClock
 from headrace.config import Config
+from headrace.engine.slices import Slices
 from headrace.http import process_memory
 from headrace.http.acceptor import Acceptor, connections_max, listen, raise_descriptor_limit
 from headrace.http.access import access_of
@@ -25,6 +27,10 @@ from headrace.http.request_turns import Turns
 from headrace.http.response_head import ResponseHead
 
 logger = logging.getLogger(__name__)
+
+# Connections looked at in one step: most cost a microsecond, one that is closed or answered costs
+# fifty, and thousands that came together may be overdue together.
+CONNECTIONS_PER_STEP: Final = 20
 
 
 def run(config: Config, on_ready: Callable[[str], None] | None = None) -> int:
@@ -75,6 +81,8 @@ class Server:
         raise_descriptor_limit()  # a directory may take more to open than the soft limit allows
         self._assembly: Assembly = assemble(config, self._clock, loop)
         self._tls = _tls_context(config)
+        self._slices = Slices(loop)
+        self._is_checking = False
         self._shared = Shared(
             application=self._assembly.application,
             response_head=ResponseHead(self._clock, self._assembly.application.cors),
@@ -116,8 +124,27 @@ class Server:
         shared = self._shared
         shared.response_head.tick()
         shared.bodies.choose_slowest(shared.response_head.now)
-        for connection in tuple(shared.connections):
-            _check(connection, shared.response_head.now)
+        if not self._is_checking:
+            self._is_checking = True
+            self._slices.run(self._check_all(), self._check_failed)
+
+    def _check_all(self) -> Iterator[None]:
+        head = self._shared.response_head
+        yield from self._each_connection(lambda connection: _check(connection, head.now))
+        self._is_checking = False
+
+    def _check_failed(self, error: Exception) -> None:
+        self._is_checking = False
+        logger.error("looking at connections failed", exc_info=error)
+
+    def _each_connection(self, do: Callable[[Connection], None]) -> Iterator[None]:
+        """`do` for all connections of now that are still open when their turn comes."""
+        connections = self._shared.connections
+        for number, connection in enumerate(tuple(connections)):
+            if connection in connections:
+                do(connection)
+            if number % CONNECTIONS_PER_STEP == 0:
+                yield
 
     def reload_tls(self) -> None:
         """New handshakes use the certificate that is on disk now."""
@@ -134,15 +161,18 @@ class Server:
         shared = self._shared
         shared.draining = self._assembly.application.health.draining = True
         self._acceptor.close()
-        for connection in tuple(shared.connections):
-            connection.drain()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._config.server.drain_secs
+        await self._finish(Connection.drain)
         while shared.connections and loop.time() < give_up:
             await asyncio.sleep(0.02)
-        for connection in tuple(shared.connections):
-            connection.abort()
+        await self._finish(Connection.abort)
         await self._lifespan.stop()
+
+    async def _finish(self, how: Callable[[Connection], None]) -> None:
+        """With all connections, a few at a time: some are in the middle of something."""
+        for _ in self._each_connection(how):
+            await asyncio.sleep(0)
 
 
 def _check(connection: Connection, now: float) -> None:

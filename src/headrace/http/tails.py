@@ -113,7 +113,7 @@ class TailRoutes:
         limit = self._engine.bounds.readers_per_stream_max
         if len(stream.readers or ()) + len(stream.watchers or ()) >= limit:
             raise Overloaded("live readers on one of these streams", limit)
-        poll.watch(stream)
+        poll.watch(stream, query.start)
         return query.start == stream.visible
 
     def _find(self, query: TailQuery) -> Stream:
@@ -205,14 +205,14 @@ class TailsPoll:
         self._size = size
         self._exchange = exchange
         self._answer = answer
-        self._streams: list[Stream] = []
+        self._streams: dict[Stream, Position | str | None] = {}  # and where it was left
         live.long_poll_count += 1
         live.polled_tails += size
         live.long_polls.add(self)
         exchange.hold(self)
 
-    def watch(self, stream: Stream) -> None:
-        self._streams.append(stream)
+    def watch(self, stream: Stream, start: Position | str | None) -> None:
+        self._streams[stream] = start
         stream.attach_watcher(self)
 
     def wake(self) -> None:
@@ -222,7 +222,9 @@ class TailsPoll:
             self._slices.run_later(self._finish(), fault_answer(self._exchange), is_short=is_short)
 
     def on_advance(self, stream: Stream) -> None:
-        self.wake()
+        """Nothing may be new: what is announced now may have come before this poll."""
+        if stream.visible != self._streams.get(stream) or stream.visible_closed:
+            self.wake()
 
     def on_gone(self, stream: Stream) -> None:
         self.wake()
@@ -259,7 +261,7 @@ class TailsPoll:
         yield from self._answer()
 
     def _leave(self) -> Iterator[None]:
-        for batch in _batches(self._streams):
+        for batch in _batches(list(self._streams)):
             for stream in batch:
                 stream.detach_watcher(self)
             yield

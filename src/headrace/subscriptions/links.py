@@ -66,6 +66,10 @@ class Follower:
         self._owner = owner
 
     def on_advance(self, stream: Stream) -> None:
+        """A link may be to another stream of that name by now, which starts again at 0."""
+        link = self.subscription.links.get(stream.state.name)
+        if link is None or link.stream_id != stream.state.id:
+            return
         self.subscription.advance(stream.state.name, stream.visible)
         if self.active:
             self._owner.on_advance(self)
