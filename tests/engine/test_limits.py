@@ -27,7 +27,7 @@ from tests.engine.helpers import (
 def snapshot(engine: Engine) -> object:
     """Everything a client could tell apart."""
     streams = {
-        name: (stream.visible, stream.visible_closed, stream.forks)
+        name: (stream.visible, stream.visible_closed, stream.fork_count)
         for name, stream in engine.streams.items()
     }
     return streams, engine.stored_bytes, registry_messages(engine)

@@ -186,7 +186,7 @@ def looks_to_start(count: int, directory: Path, looks: list[int]) -> int:
         engine.close()
         before = looks[0]
         engine = Engine(open_storage("file-fast", directory, loop), VirtualClock())
-        assert engine.streams["/bucket/root"].forks == count
+        assert engine.streams["/bucket/root"].fork_count == count
         engine.close()
         return looks[0] - before
     finally:

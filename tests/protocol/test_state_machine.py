@@ -97,7 +97,7 @@ class Reader:
     def on_gone(self, stream: Stream) -> None:
         assert not self.gone
         held = self._engine.streams.get(stream.state.name)
-        assert held is not stream or stream.forks, "it has left, unless forks need it"
+        assert held is not stream or stream.fork_count, "it has left, unless forks need it"
         self.gone = True
         self.leave()
 

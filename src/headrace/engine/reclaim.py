@@ -1,7 +1,14 @@
-"""Space below the floor: given back once nobody needs it.
+"""Reclaiming: bytes below the trim offset are returned to storage once nothing needs them.
 
-What a stream has before its floor may still be needed by forks that began further back, and by
-whoever is reading it right now. When the last of them goes, storage is told.
+A stream's bytes below its trim offset may still be needed by forks that began before it, and by a
+reader (a bootstrap) that holds an earlier position. `needed_from` is the least of all three. When
+it rises, the bytes below are committed as reclaimed; storage then frees them when it can. The rise
+may allow the same in the stream's own source: `fork_tree` has the whole picture.
+
+    of a live stream: retained_from <= needed_from <= visible trim offset <= trim offset
+
+Only the visible, that is durable, trim offset counts: a trim that a power cut takes back must still
+find its bytes.
 """
 
 from __future__ import annotations
@@ -82,14 +89,14 @@ def needed_from(stream: Stream) -> Position:
     needed = state.tail if state.deleted else stream.visible_floor
     if stream.held:
         needed = min(needed, next(iter(stream.held)))
-    inherited = stream.branches.first_needed() if stream.branches is not None else None
+    inherited = stream.fork_set.first_needed() if stream.fork_set is not None else None
     return needed if inherited is None else min(needed, inherited)
 
 
 def _note_need(source: Stream, fork: Stream) -> bool:
     """Tell a source what a fork of it needs; whether that is news."""
-    if source.branches is None:
+    if source.fork_set is None:
         return False  # the fork is set aside: it could not be recovered
     needed = needed_from(fork)
     is_inherited = needed.bytes < own_start(fork.state).bytes
-    return source.branches.need(fork, needed if is_inherited else None)
+    return source.fork_set.need(fork, needed if is_inherited else None)

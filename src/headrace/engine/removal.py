@@ -1,6 +1,11 @@
 """Removing streams: gone for writers at once, for readers when that is durable.
 
-A stream that forks still need stays, deleted, until the last of them goes.
+A stream that forks still need stays, deleted, until the last of them goes: `fork_tree` has the
+states and the order in which frames reach storage.
+
+Between the decision and its durability a name has no stream in `engine.streams`, but one in
+`pending_removals`: a 404 or a new stream of that name rests on the removal, so the answer waits for
+it (`Engine.when_durable`). Two streams of one name are told apart by their id.
 """
 
 from __future__ import annotations
@@ -32,10 +37,11 @@ class Removal:
         self._remove(stream, ignore, expired=True)
 
     def is_let_go(self, stream: Stream) -> bool:
-        """Whether all forks of a deleted stream have expired by now; then they and it are gone.
+        """Whether all forks of a deleted stream have expired; then they and it are removed.
 
-        With very many of them it is not until the sweep has taken most away: no request pays for
-        all of it.
+        The clock decides, not the sweep: a client that sees the last fork expire may create the
+        source again at once. With more than LET_GO_AT_ONCE_MAX forks it stays until the sweep has
+        removed most of them, so that one request does not pay for all.
         """
         expired = _all_expired(stream, self._engine.now())
         for fork in expired:
@@ -51,13 +57,14 @@ class Removal:
         engine, state = self._engine, stream.state
         state.deleted = True
         engine.expiring.discard(stream)
-        change = Removed(state, whole=not stream.forks)
+        change = Removed(state, whole=not stream.fork_count)
         followers: list[Stream] = []
         if change.whole:
             engine.pending_removals[state.name] = stream
             followers = self._release(stream)
-        # A commit may answer at once, and what is asked next must find everything done. The
-        # stream goes before the sources it held, so that a fork never outlives its source.
+        # A commit may answer at once, and the client's next request must find everything done. The
+        # stream is committed before the sources it held, so that no crash leaves a fork without
+        # its source.
         if is_bucketed(state.name):
             for left in (stream, *followers):
                 engine.buckets.leave(left, expired=expired)
@@ -70,6 +77,7 @@ class Removal:
             gone = Removed(source.state, whole=True)
             engine.storage.commit(source.log, gone, (source, gone, ignore))
         if not change.whole:
+            # Clients cannot read it any more, so it needs less of its own source.
             engine.space.tell_sources(stream)
             return
         kept = (followers[-1] if followers else stream).source
@@ -86,7 +94,7 @@ class Removal:
             if source is None:
                 return followers
             source.drop_fork(leaving)
-            if source.forks or not source.state.deleted:
+            if source.fork_count or not source.state.deleted:
                 return followers
             followers.append(source)
             leaving = source
@@ -100,21 +108,25 @@ class Removal:
             engine.stored_bytes -= stream.log.stored_bytes
 
     def supersede(self, stream: Stream) -> None:
-        """A younger stream has the name, so this one's deletion was under way: carry it out."""
+        """Finish the removal of a stream whose name a newer one has, as recovery found.
+
+        In acid the two may be in different shards (a fork is in its source's), whose transactions
+        are independent: the newer creation may be durable and the removal not.
+        """
         engine = self._engine
         stream.state.deleted = True
         engine.expiring.discard(stream)  # its expiry would take the younger one away
         if not is_own(stream.state.name):
             engine.stored_bytes -= stream.log.stored_bytes
-        whole = not stream.forks
+        whole = not stream.fork_count
         engine.storage.commit(stream.log, Removed(stream.state, whole=whole), None)
         if whole and stream.source is not None:
             stream.source.drop_fork(stream)
 
     def finish(self) -> None:
-        """A crash may have come between a fork's end and that of the source it held."""
+        """Complete a cascade that a crash cut between a fork's removal and its source's."""
         for stream in list(self._engine.streams.values()):
-            if stream.state.deleted and not stream.forks:
+            if stream.state.deleted and not stream.fork_count:
                 self._engine.aside.attempt(stream, self._finish)
 
     def _finish(self, stream: Stream) -> None:
@@ -130,9 +142,9 @@ def _all_expired(stream: Stream, now: Moment) -> list[Stream]:
     pending = [stream]
     while pending:
         source = pending.pop()
-        if source.forks != len(source.branches or ()):
-            return []  # a fork that could not be recovered may still need it
-        for fork in source.branches or ():
+        if source.fork_count != len(source.fork_set or ()):
+            return []  # a fork that is set aside may still need it
+        for fork in source.fork_set or ():
             is_live = not fork.state.deleted and not fork.is_expired(now)
             if is_live or len(found) == LET_GO_AT_ONCE_MAX:
                 return []

@@ -74,7 +74,7 @@ class SetAside:
             self._note(leaving.state.id, leaving.state.name, why)
             self._keep_blob(leaving.state.snapshot)
             orphaned = Orphaned(f"Its source, {leaving.state.name!r}, is missing or set aside.")
-            pending += [(fork, orphaned) for fork in leaving.branches or ()]
+            pending += [(fork, orphaned) for fork in leaving.fork_set or ()]
 
     def _take_out(self, stream: Stream) -> None:
         engine, name = self._engine, stream.state.name

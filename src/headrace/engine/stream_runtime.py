@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.engine.fork_tree import Branches
+from headrace.engine.fork_tree import ForkSet
 from headrace.errors import HeadraceError
 from headrace.protocol.expiry import Moment
 from headrace.protocol.offsets import Position
@@ -39,10 +39,10 @@ class Stream:
     """One stream, as the engine holds it."""
 
     __slots__ = (
-        "branches",
         "creation_durable",
         "feed",
-        "forks",
+        "fork_count",
+        "fork_set",
         "held",
         "log",
         "read_only",
@@ -60,9 +60,9 @@ class Stream:
         self.state = state
         self.log = log
         self.source = source
-        self.forks = 0
+        self.fork_count = 0
         self.feed: Feed | None = None  # that of its bucket, once the stream is listed there
-        self.branches: Branches | None = None
+        self.fork_set: ForkSet | None = None
         self.creation_durable = False  # its creation is durable, so readers may know of it
         self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail
@@ -78,22 +78,25 @@ class Stream:
         self.watchers: dict[TailListener, None] | None = None
 
     def add_fork(self, fork: Stream) -> None:
-        if self.branches is None:
-            self.branches = Branches()
-        self.branches.add(fork)
-        self.forks += 1
+        if self.fork_set is None:
+            self.fork_set = ForkSet()
+        self.fork_set.add(fork)
+        self.fork_count += 1
 
     def drop_fork(self, fork: Stream) -> None:
-        assert self.branches is not None, "a stream knows its forks"
-        self.branches.discard(fork)
-        self.forks -= 1
+        assert self.fork_set is not None, "a stream knows its forks"
+        self.fork_set.discard(fork)
+        self.fork_count -= 1
 
     def keep_for(self, fork: Stream | None) -> None:
-        """A fork is set aside, so its needs are unknown: everything is kept."""
+        """A fork is set aside, so its needs are unknown: keep everything, and never remove this.
+
+        `fork` is None if it could not even be recovered, and is then only counted.
+        """
         if fork is None:
-            self.forks += 1
-        elif self.branches is not None:
-            self.branches.discard(fork)
+            self.fork_count += 1
+        elif self.fork_set is not None:
+            self.fork_set.discard(fork)
         if self.held is None:
             self.held = {}
         self.held[self.state.retained_from] = self.held.get(self.state.retained_from, 0) + 1

@@ -143,7 +143,7 @@ class StreamMetadata:
             "forked_from": None
             if fork is None
             else {"stream": fork.request.source, "offset": fork.point.token()},
-            "fork_count": stream.forks,
+            "fork_count": stream.fork_count,
         }
 
     def _expires_at_ms(self, stream: Stream) -> int | None:
@@ -205,12 +205,12 @@ class ForkIndex:
     def _of_bucketed(self, source: Stream) -> list[Stream]:
         """A fork stays in its bucket, so that is where to look."""
         bucket_id = buckets.ids_of(source.state.name)[0]
-        if not source.forks:
+        if not source.fork_count:
             return []
         ids = self._engine.buckets.find(bucket_id).ids.after("", inclusive=True)
         streams = self._engine.streams
         seen = (streams[buckets.stream_name(bucket_id, id)] for id in islice(ids, SEARCHED_MAX))
-        return list(islice((s for s in seen if s.source is source), source.forks))
+        return list(islice((s for s in seen if s.source is source), source.fork_count))
 
     def _add(self, stream: Stream) -> None:
         fork = stream.state.config.fork
@@ -218,7 +218,7 @@ class ForkIndex:
             return
         ids = self._ids.setdefault(fork.source_id, {})
         # Forks come and go: what is gone is dropped before it outweighs what is there.
-        if len(ids) > 2 * stream.source.forks + LISTED_MAX:
+        if len(ids) > 2 * stream.source.fork_count + LISTED_MAX:
             ids = self._ids[fork.source_id] = {
                 kept.state.name: kept.state.id for kept in self.of(stream.source)
             }
@@ -308,7 +308,7 @@ def _fork(fork: Stream) -> Document:
         "stream": fork.state.name,
         "offset": origin.point.token(),
         "deleted": fork.state.deleted,
-        "fork_count": fork.forks,
+        "fork_count": fork.fork_count,
     }
 
 
