@@ -3,7 +3,7 @@
 A stream that forks still need stays, deleted, until the last of them goes: `fork_tree` has the
 states and the order in which frames reach storage.
 
-Between the decision and its durability a name has no stream in `engine.streams`, but one in
+Between the decision and its durability a name has no stream in `Engine.streams`, but one in
 `pending_removals`: a 404 or a new stream of that name rests on the removal, so the answer waits for
 it (`Engine.when_durable`). Two streams of one name are told apart by their id.
 """

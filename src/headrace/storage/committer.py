@@ -12,11 +12,17 @@ completion per batch calls everyone in the order in which they came.
 
 Failure is final. Later changes were decided on state that may be lost, and they cannot be taken
 back one by one; and a sync after a failed one proves nothing. So the first failure poisons the
-committer: on the thread itself, before the loop hears of it, since more work may be queued there.
-Everyone who waits is told that the outcome is unknown.
+committer: on the thread itself, before the loop is notified, since more work may be queued there.
+Every waiting request is answered that its outcome is unknown.
 
-A batch of which nothing was written (`Postponed`: no room, no descriptor) is not a failure. It
-waits, with what gathers behind it, until `retry`; who asks meanwhile gets a refusal.
+A batch that was not written at all (`Postponed`: no room, no descriptor) is not a failure. It
+waits, with what gathers behind it, until `retry`; requests that arrive meanwhile are refused.
+
+    `write`     the batch is           later changes     requests that wait for it
+    returns     durable                are the next one  answered, in order
+    Postponed   not written            wait behind it    those that changed nothing are refused;
+                                                         the others, if it happens a second time
+    raises      written or not         are dropped       outcome unknown; the storage stops
 
 The event loop owns every field but `is_poisoned`, which only ever becomes true, and the figures in
 `commits`.
@@ -56,7 +62,7 @@ def _nothing() -> None:
 
 
 class _Waiter(NamedTuple):
-    """Someone who waits for what was added before."""
+    """A callback that changed nothing itself and waits for what was added before it."""
 
     done: Callable[[], None]
     failed: Failed
@@ -76,6 +82,8 @@ class Committer(Generic[W]):
         self._write = write
         self._work: list[W] = []
         self._waiting: list[Entry | _Waiter] = []
+        # A batch is on the thread; `_begin` is on the loop's queue; callbacks are being called. Any
+        # of them means that something added before may not be durable or not be reported yet.
         self._busy = False
         self._scheduled = False
         self._notifying = False
@@ -87,7 +95,8 @@ class Committer(Generic[W]):
         self._failure: asyncio.Future[None] = loop.create_future()
         self.commits = Commits()
         self.is_failed = False
-        self.is_poisoned = False  # the thread's own word for it
+        # Set by the thread before the loop knows of the failure, so that no queued work follows.
+        self.is_poisoned = False
         self.postponed: Postponed | None = None
         """Why the next batch could not be written, if it has to wait."""
         self._is_closed = False
@@ -105,7 +114,11 @@ class Committer(Generic[W]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was added is durable, and everybody has been told."""
+        """Whether everything that was added is durable, and every callback has been called.
+
+        While callbacks run (`_notifying`) it is not: a callback that adds a waiter would otherwise
+        have it called before callbacks that came earlier.
+        """
         return not (self._busy or self._work or self._waiting or self._notifying)
 
     def add(self, work: W, entry: Entry | None) -> None:
@@ -161,6 +174,7 @@ class Committer(Generic[W]):
         self.commits.seconds += monotonic() - begun
 
     def _schedule(self) -> None:
+        # `call_soon`, not now: all requests of this turn of the loop share the batch.
         if not self._busy and not self._scheduled and self.postponed is None:
             self._scheduled = True
             self._loop.call_soon(self._begin)
@@ -184,7 +198,12 @@ class Committer(Generic[W]):
             self._begin()
 
     def _postpone(self, work: list[W], waiting: list[Entry | _Waiter], reason: Postponed) -> None:
-        """Nothing of a batch was written: it is part of the next one."""
+        """Nothing of a batch was written: it becomes the beginning of the next one.
+
+        Its changes were applied to the state in memory, so they stay queued and are written when
+        there is room: dropping them would let memory and disk disagree. Only the clients are
+        answered, from the second attempt on; many a shortage is over before that.
+        """
         is_first, self.postponed = self.postponed is None, reason
         self._busy = False
         self.gathering -= 1
@@ -194,7 +213,7 @@ class Committer(Generic[W]):
         if is_first:
             logger.warning("nothing can be written for now: %s", reason)
         elif self._delayed is not None:
-            # It is not over in a moment.
+            # The shortage lasts: answer the clients, and keep their changes without them.
             entries = self._delayed(entries, self._refusal())
         self._waiting = [*entries]
         for item in everybody:
@@ -202,8 +221,8 @@ class Committer(Generic[W]):
                 item.failed(self._refusal())
 
     def _refusal(self) -> HeadraceError:
-        """What to tell those who have changed nothing and wait for what others have."""
-        assert self.postponed is not None, "something stands in the way"
+        """The answer to requests that changed nothing and wait for changes that others made."""
+        assert self.postponed is not None, "a batch is postponed"
         return refusal_of(self.postponed.reason)
 
     def _finished(
@@ -220,19 +239,23 @@ class Committer(Generic[W]):
             self.postponed = None
         self._busy = False
         self.finished += 1
+        # The next batch first: the thread syncs it while the loop calls back for this one.
         if self._work or self._waiting:
             self._begin()
         self._notifying = True
         try:
             self._notify(waiting)
         except Exception as defect:
-            # Who has been told and who has not is unknown: nobody may wait for ever.
+            # Which callbacks ran is unknown: fail all, so that no request waits for ever.
             self.fail(defect, waiting)
         finally:
             self._notifying = False
 
     def _notify(self, waiting: list[Entry | _Waiter]) -> None:
-        """Everybody hears of it, also where telling one of them raises."""
+        """Call every callback, in the order of arrival, also if one of them raises.
+
+        Entries between two waiters go to `committed` in one call, which is cheaper than one each.
+        """
         entries: list[Entry] = []
         for item in waiting:
             if not isinstance(item, _Waiter):
@@ -249,7 +272,7 @@ class Committer(Generic[W]):
             self._committed(entries)
 
     def fail(self, error: BaseException, waiting: Sequence[Entry | _Waiter] = ()) -> None:
-        """Write nothing more, and tell everybody who waits."""
+        """Write nothing more, and fail everything that waits."""
         if not self.is_failed:
             logger.critical("storage failed; stopping", exc_info=error)
             self.is_failed = self.is_poisoned = True
@@ -262,7 +285,10 @@ class Committer(Generic[W]):
                 tell(item.failed, CommitFailed())
 
     def close(self) -> None:
-        """Stop, with everything that was added written; nobody is told any more."""
+        """Stop, with everything that was added written; no callback is called any more.
+
+        What was added last was never acknowledged, so no client relies on it if this fails.
+        """
         self._is_closed = True
         self._failure.cancel()
         self._worker.close()
@@ -274,7 +300,7 @@ class Committer(Generic[W]):
 
 
 def refusal_of(reason: OSError) -> HeadraceError:
-    """What a client is told where a disk has no room, or is read-only."""
+    """The answer to clients when a disk has no room, or is read-only."""
     if reason.errno == errno.EROFS:
         return StorageReadOnly()
     return descriptor_refusal(reason) or InsufficientStorage(0, 0, is_stuck=True)
@@ -306,5 +332,5 @@ def _result_or_error(finished: asyncio.Future[Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _log_damage(detail: str) -> None:
-    """Each place once, or a client that reads it again and again would fill the log."""
+    """Each place once: otherwise a client that reads it repeatedly would fill the log."""
     logger.error("a read found damaged bytes: %s Check the directory with headrace verify.", detail)

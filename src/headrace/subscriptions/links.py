@@ -226,7 +226,7 @@ class Links:
             else:
                 kept.subscription.changed.add(name)
                 continue
-            kept.subscription.links[name].kept = True
+            kept.subscription.links[name].is_stored = True
             kept.subscription.changed.discard(name)
         return follower
 

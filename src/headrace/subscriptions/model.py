@@ -9,13 +9,54 @@ The rules:
 - A wake is handed over, by a webhook's answer or by a worker's claim, and then held under a
   lease. A lease that runs out ends the wake.
 - An answer counts only if it names the wake in flight and its token was made for it; anything
-  else is fenced off and changes nothing.
-- A webhook that could not be delivered keeps its wake, so that the receiver can tell a repeat by
-  its wake_id, and waits. No lease runs meanwhile: nobody has the work.
+  else is fenced and changes nothing.
+- A webhook that could not be delivered keeps its wake, so that the receiver recognises a repeat by
+  its wake_id, and waits. No lease runs meanwhile, as no receiver has the work.
+
+The states of a subscription, by the fields of its `Delivery`:
+
+    state        wake   holder   lease   retry    meaning
+    idle         no                               everything is acknowledged, or a wake is due
+    announced    yes    no       no      no       webhook: about to be sent; pull-wake: the event is
+                                                  in the wake stream, for a worker to claim
+    sending      yes    no       yes     maybe    a webhook is in flight; `retry` counts failures
+    backing off  yes    no       no      yes      a webhook failed, and is sent again later
+    held         yes    yes      yes     no       a worker or a webhook's receiver has the work
+
+    state        event                          next          generation   decided by
+    idle         something is pending           announced     + 1          decide_wake
+    idle         a worker claims                held          + 1          decide_claim
+    announced    a worker claims                held                       decide_claim
+    announced,   the webhook is sent            sending                    decide_attempt
+     backing off
+    announced,   its last pending stream is     idle                       unlink
+     backing off removed
+    sending      2xx                            held                       decide_delivered
+    sending      2xx with done                  idle, acknowledged         decide_delivered
+    sending      it fails, or no answer comes   backing off; idle          decide_failed,
+                 within the lease               if nothing is pending      decide_expiry
+    sending,     callback or ack                held, new lease            decide_answer
+     held
+    sending,     callback or ack with done      idle                       decide_answer
+     held
+    held         release, or the lease ends     idle                       decide_release,
+                                                                           decide_expiry
+    held         a worker claims                refused                    decide_claim
+    any          answer of another wake         fenced                     decide_answer
+
+Generations fence. A worker that was stopped (a long pause, a lost network) past its lease still
+believes that it holds the work. Its answer carries the generation and the token of its wake, and
+the next wake has another generation, so it changes nothing. For the same reason a generation is
+durable before any receiver learns of it (`Dispatcher._tell_durable`): after a crash, another wake
+could otherwise be given the same one.
+
+After a restart: an announced wake is announced again; a webhook in flight counts as failed, since
+its answer is lost; leases and retries run on. A receiver may therefore get one wake twice, with the
+same wake_id, but never two wakes at a time.
 
 `decide_*` are pure: time, ids and chance are arguments, the result is a Step or a refusal, and
-`apply` alone carries it out. A Step is one atomic fact. `changed` names the links that the ledger
-has yet to write down.
+`apply` alone carries it out. A Step is one atomic fact. `changed` names the links that the store
+has yet to save.
 """
 
 from __future__ import annotations
@@ -74,17 +115,17 @@ class SubscriptionConfig:
 class Link:
     """A stream of a subscription; `acked` None is before its first message.
 
-    `stream_id` 0 is a stream that does not exist yet; `kept`: the ledger has a document of it.
+    `stream_id` 0 is a stream that does not exist yet; `is_stored`: the store has a document of it.
     """
 
-    __slots__ = ("acked", "by_glob", "explicit", "kept", "stream_id", "tail")
+    __slots__ = ("acked", "by_glob", "explicit", "is_stored", "stream_id", "tail")
 
     def __init__(self, acked: Position | None, tail: Position) -> None:
         self.acked = acked
         self.tail = tail
         self.explicit = False
         self.by_glob = False
-        self.kept = False
+        self.is_stored = False
         self.stream_id = 0
 
     def is_behind(self, position: Position) -> bool:
@@ -101,7 +142,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Work in flight: `tails` is what finishing it without further word acknowledges."""
+    """Work in flight. `tails` is acknowledged if a webhook's receiver only says "done"."""
 
     id: str
     generation: int
@@ -172,7 +213,7 @@ class Subscription:
 
     @property
     def due_at_ms(self) -> int | None:
-        """When something happens by itself: the lease runs out, or the next attempt is due."""
+        """When the timer has to fire: the lease runs out, or the next attempt is due."""
         wake, retry = self.delivery.wake, self.delivery.retry
         if wake is None or wake.lease_until_ms is not None:
             return wake.lease_until_ms if wake else None
@@ -187,7 +228,7 @@ class Subscription:
         explicit: bool,
         stream_id: int = 0,
     ) -> None:
-        """Follow a stream. One that is followed already keeps what it has acknowledged."""
+        """Follow a stream. One that is followed already keeps its acknowledged position."""
         if stream not in self.links:
             self.links[stream] = Link(acked, tail)
             if explicit or acked is not None:
@@ -211,17 +252,17 @@ class Subscription:
 
     def unlink(self, stream: str) -> None:
         link = self.links.pop(stream, None)
-        if link is not None and link.kept:
+        if link is not None and link.is_stored:
             self.changed.add(stream)
         self.pending.pop(stream, None)
         wake = self.delivery.wake
         if wake is None:
             return
         if not self.pending and wake.lease_until_ms is None:
-            # Nothing is left to hand over, and the next append must bring a wake of its own.
+            # Nothing is left to hand over: the next append has to start a new wake.
             self.delivery = self.delivery.ended()
         elif stream in wake.tails:
-            # A stream of the same name may come: this wake knows nothing about it.
+            # A new stream may get this name: finishing this wake must not acknowledge it.
             tails = {name: tail for name, tail in wake.tails.items() if name != stream}
             self.delivery = replace(self.delivery, wake=replace(wake, tails=tails))
 
@@ -248,6 +289,8 @@ def apply(subscription: Subscription, step: Step) -> None:
         link = subscription.links.get(stream)
         if link is None:
             continue
+        # Acknowledged positions never go back. A webhook's "done" acknowledges the tails of when it
+        # was sent, and a callback during the request may already be past them.
         if link.acked is None or position > link.acked:
             link.acked = position
             subscription.changed.add(stream)
@@ -278,6 +321,7 @@ def decide_expiry(subscription: Subscription, now_ms: int, chance: float) -> Ste
         return None
     if delivery.wake.holder is None:
         return decide_failed(subscription, delivery.wake.id, now_ms, chance)
+    # The work goes to the next generation, unacknowledged: its holder may be gone for good.
     return Step(delivery.ended())
 
 
@@ -307,8 +351,8 @@ def decide_delivered(subscription: Subscription, wake_id: str, *, done: bool) ->
 def decide_failed(
     subscription: Subscription, wake_id: str, now_ms: int, chance: float
 ) -> Step | None:
-    """The webhook did not arrive. None: that does not matter, because its receiver has called
-    back all the same, or the wake is over."""
+    """The webhook was not delivered. None: its receiver has called back all the same (then it
+    holds the work, and only the response was lost), or the wake is over."""
     delivery = subscription.delivery
     wake = delivery.wake
     if wake is None or wake.id != wake_id or wake.lease_until_ms is None or wake.holder:
@@ -322,13 +366,13 @@ def decide_failed(
 
 
 def backoff_ms(attempts: int, chance: float) -> int:
-    """1 s, 2 s, 4 s ... 60 s, each within 20 % as `chance` (0 to 1) has it."""
+    """1 s, 2 s, 4 s ... 60 s, each with a jitter of 20 %; `chance` is from 0 to 1."""
     base = min(RETRY_MS_MIN << min(attempts - 1, 16), RETRY_MS_MAX)
     return round(base * (1 + RETRY_JITTER * (2 * chance - 1)))
 
 
 def longest_wait_ms(subscription: Subscription) -> int:
-    """What is under way, a lease or the wait for another attempt, lasts no longer."""
+    """The longest that the running lease, or the wait for another attempt, can last."""
     wake = subscription.delivery.wake
     if wake is not None and wake.lease_until_ms is not None:
         return subscription.config.lease_ttl_ms
@@ -341,7 +385,7 @@ def longest_wait_ms(subscription: Subscription) -> int:
 def decide_claim(
     subscription: Subscription, worker: str, wake_id: str, now_ms: int
 ) -> Step | SubscriptionRefused:
-    """A worker asks for the work; `wake_id` is for a wake that nobody was told of yet."""
+    """A worker asks for the work; `wake_id` is used if there is no wake yet."""
     delivery = subscription.delivery
     wake = delivery.wake
     if wake is not None and wake.holder is not None:
@@ -355,6 +399,7 @@ def decide_claim(
         return SubscriptionRefused(
             Code.NO_PENDING_WORK, "Everything is acknowledged. Wait for the next wake event."
         )
+    # A claim may come before the event: a worker polls, or the wake stream does not exist.
     wake = wake or _new_wake(subscription, wake_id)
     return Step(Delivery(wake.generation, _leased(subscription, wake, worker, now_ms)))
 
@@ -366,7 +411,7 @@ def decide_answer(
     now_ms: int,
     is_boundary: Callable[[str, Position], bool],
 ) -> Step | SubscriptionRefused:
-    """Acknowledge, and either go on under a new lease or finish."""
+    """Acknowledge, and either go on under a new lease or finish. One bad ack refuses them all."""
     wake = _fence(subscription, answer, token_generation)
     if isinstance(wake, SubscriptionRefused):
         return wake
@@ -386,7 +431,7 @@ def decide_answer(
 def decide_release(
     subscription: Subscription, answer: Answer, token_generation: int
 ) -> Step | SubscriptionRefused:
-    """Give the work back."""
+    """Give the work back, unacknowledged."""
     wake = _fence(subscription, answer, token_generation)
     if isinstance(wake, SubscriptionRefused):
         return wake
@@ -397,6 +442,8 @@ def _fence(
     subscription: Subscription, answer: Answer, token_generation: int
 ) -> Wake | SubscriptionRefused:
     wake = subscription.delivery.wake
+    # All three: the token is signed, so it alone cannot be guessed; the other two make a client
+    # that mixes up its wakes fail instead of finishing the wrong one.
     if wake is not None and (token_generation, answer.generation, answer.wake_id) == (
         wake.generation,
         wake.generation,

@@ -223,7 +223,7 @@ def _name(subscription: Subscription) -> str:
 
 
 def _encode_link(link: Link) -> bytes:
-    link.kept = True
+    link.is_stored = True
     return _encode(LinkRecord(link.stream_id, link.acked, link.explicit))
 
 

@@ -1,9 +1,19 @@
 """Detects that LMDB shows an older state than it once had.
 
-LMDB has two meta pages and no checksum on either: where the newer is damaged it uses the older
-without a word. Each transaction therefore counts itself, and the count is written to a file next
-to the environment once the transaction is durable. That file may lag, after a power cut for
-instance, but is ahead only if the environment has lost a transaction.
+LMDB has two meta pages, written in turn, and no checksum on either. If the newer one is damaged it
+silently uses the older: the last transaction is gone, although it was durable and acknowledged.
+So every transaction counts itself in the database, and the count is written to a file next to the
+environment once the transaction is durable:
+
+    file against database     cause                                         verdict
+    file < database           a crash or power cut before the file write    fine
+    file = database                                                         fine
+    file > database           the database shows an older transaction       damage, refuse to start
+    file empty or damaged     new, or only this file is damaged             unknown, taken for fine
+
+The file is not synced with each commit: lagging is harmless, a second sync per commit is not. It
+is synced at every start. So a rollback goes unnoticed only if a power cut took the file's last
+writes and one of the meta pages was damaged before the next start.
 """
 
 from __future__ import annotations
@@ -36,7 +46,7 @@ def put_last_id(transaction: Any, database: Any, last_id: int) -> None:
 
 
 def get_last_id(transaction: Any, database: Any) -> int:
-    """0 where none was written down yet."""
+    """0 if none was stored yet."""
     value = transaction.get(_LAST_ID, db=database)
     return 0 if value is None else _unpack(schema.checked_payload("commits", _LAST_ID, value))
 
@@ -47,14 +57,14 @@ def _unpack(payload: bytes) -> int:
 
 
 class RollbackGuard:
-    """The file beside the environment of the shard in `directory`."""
+    """The file next to the environment of the shard in `directory`."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._file = disk.open(f"{directory}/{FILE}", create=True)
         self._directory = directory
 
     def check(self, count: int) -> None:
-        """Raises StoredBytesDamaged where the environment has more commits than it shows."""
+        """Raises StoredBytesDamaged if the environment once had more commits than it shows."""
         recorded = self._read()
         if recorded > count:
             where = f"commit {recorded}: it shows the state after commit {count}"

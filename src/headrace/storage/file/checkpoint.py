@@ -45,12 +45,12 @@ from headrace.storage.file.stream_files import (
 from headrace.storage.file.throttle import Throttle
 
 SET_ASIDE: Final = "set-aside"
-_THROTTLED_FROM: Final = 100  # a stream with fewer frames is carried over without a rest
-SYNC_EACH_MAX = 64  # with more files than this, one sync of the file system is cheaper
+_THROTTLED_FROM: Final = 100  # frames of a stream; fewer are applied without a pause
+SYNC_EACH_MAX = 64  # files; with more of them, one sync of the file system is cheaper
 
 LookUp = Callable[[int], CatalogEntry]
 Flushed = dict[int, tuple[int, Sizes]]
-"""The byte at which what is in files and packs of each stream then ends, and what is there."""
+"""For each stream id: the byte up to which it is in files and packs, and their sizes."""
 
 
 class Checkpointer:
@@ -68,7 +68,7 @@ class Checkpointer:
         self.set_aside: frozenset[int] = frozenset()
         """Streams that could not be recovered: their frames may make no sense here either."""
         self._is_unfinished = False
-        # What earlier checkpoints had to leave behind, for want of room or of a descriptor.
+        # What earlier checkpoints could not free for lack of room or of a descriptor.
         self._gone: list[int] = []
         self._reclaimable: list[tuple[int, Reclaimable]] = []
 
@@ -76,16 +76,20 @@ class Checkpointer:
         return PackAllocator(self._disk, self._catalog, self._throttle, sync=self._sync)
 
     def run(self, numbered: Iterable[tuple[int, bytes]], last_id: int = 0) -> Flushed:
-        """Carry the frames of these bodies over; the first of each has the number before it.
+        """Move the frames of these batch bodies, each given with the number of its first frame.
 
-        `last_id` is an id up to which all are known to be used.
+        `last_id` is an id up to which all are known to be used. Raises transient disk errors with
+        the segments unchanged: the whole run is then repeated.
         """
         if self._is_unfinished:
-            # An attempt before this one met a full disk: what it noted counts for nothing.
+            # The attempt before this one met a full disk. Its additions to the catalog were never
+            # committed, and the allocator has counted parts that no record refers to.
             self._catalog.discard(self._throttle)
             self._allocator = self._new_allocator()
         self._is_unfinished = True
         self._allocator.begin()
+        # Frames up to `applied_lsn` are in files already: a crash after the commit and before the
+        # segments were recycled leaves them in the journal.
         index = FrameIndex(self._catalog.current.applied_lsn)
         for first_lsn, body in self._throttle.each(numbered):
             index.add(first_lsn, body)
@@ -102,6 +106,8 @@ class Checkpointer:
                 try:
                     stream = self._change(stream_id, index, look_up)
                 except Exception:
+                    # A stream that recovery set aside may fail here alike. Any other failure is a
+                    # defect, and stops the storage before a segment is lost to it.
                     if stream_id not in self.set_aside:
                         raise
                     self._keep_frames(stream_id, index)
@@ -109,10 +115,13 @@ class Checkpointer:
                 last_id = max(last_id, stream.last_id)
                 writer.write(stream, rewrite=stream_id in rewrite)
                 self._catalog.add(stream.entry)
+        # Step 1 of the order above ends here, step 2 with `commit`.
         writer.sync()
         for name, value in index.documents.items():
             self._catalog.add(DocumentEntry(name, value))
         self._catalog.commit(index.applied_lsn, last_id, self._throttle)
+        # The catalog counts the new bytes from here on. Nothing below may fail the checkpoint: what
+        # finds no descriptor or no room stays in `_gone` and `_reclaimable` for the next one.
         self._allocator.committed()
         self._is_unfinished = False
         self._gone += writer.gone
@@ -122,7 +131,10 @@ class Checkpointer:
         return writer.flushed
 
     def _keep_frames(self, stream_id: int, index: FrameIndex) -> None:
-        """Frames that cannot be applied are kept as they are, before their segments go."""
+        """Copy frames that cannot be applied to `set-aside/`, before their segments are recycled.
+
+        They are all that is left of the changes of a stream that a later version may recover.
+        """
         encoded = [encode_frame(index.frame_at(place)) for place in index.places_of(stream_id)]
         body = b"".join(one if isinstance(one, bytes) else b"".join(one) for one in encoded)
         self._disk.make_directory(SET_ASIDE)
@@ -132,7 +144,7 @@ class Checkpointer:
             self._disk.sync_directory("")
 
     def _reclaim_space(self) -> None:
-        """The catalog no longer counts these: their space may go."""
+        """Free the space of files and blocks that the catalog no longer counts."""
         for _ in self._throttle.each(range(len(self._gone))):
             stream_files.remove(self._disk, self._gone[-1])
             self._gone.pop()
@@ -145,6 +157,7 @@ class Checkpointer:
         found: set[int] = set()
         for number in self._allocator.sparse():
             for stream_id in self._throttle.each(self._allocator.owners(number)):
+                # A pack lists every stream that ever had a part in it; most have moved on.
                 if self._catalog.has(stream_id):
                     parts = pack_format.decode_parts(look_up(stream_id).packed)
                     if any(part.pack == number for part in parts):
@@ -152,7 +165,7 @@ class Checkpointer:
         return found
 
     def _change(self, stream_id: int, index: FrameIndex, look_up: LookUp) -> StreamChanges:
-        """A stream as its frames leave it."""
+        """The stream's record before, with all its frames applied."""
         places: Sequence[int] = index.places_of(stream_id)
         stream: StreamChanges | None = None
         if self._catalog.has(stream_id):
@@ -170,10 +183,10 @@ class Checkpointer:
         return stream
 
     def _created(self, frame: CreateFrame, before: StreamChanges | None) -> StreamChanges:
-        """A new stream, perhaps with the id of one that is gone.
+        """A new stream, perhaps with the id of a removed one.
 
-        Before the catalog kept `last_id`, a server that was started with an earlier clock gave the
-        ids of deleted streams again; such a journal is carried over like any other.
+        Before the catalog kept `last_id`, a server whose clock had been set back reused the ids of
+        deleted streams. The journals of such servers are still read.
         """
         if before is not None:
             assert before.is_gone, "an id is not given twice at a time"
@@ -184,7 +197,7 @@ class Checkpointer:
 
 
 class _StreamFlusher:
-    """Puts what streams have where readers will look for it."""
+    """Writes streams to packs and files, and syncs them together at the end."""
 
     def __init__(self, disk: Disk, allocator: PackAllocator, *, sync: bool, each: bool) -> None:
         self._disk = disk
@@ -197,16 +210,19 @@ class _StreamFlusher:
         self.reclaimable: list[tuple[int, Reclaimable]] = []
 
     def write(self, stream: StreamChanges, *, rewrite: bool) -> None:
-        """What is new of a stream, or `again` what it has in packs, too; completes its record."""
+        """Write what is new of a stream, with `rewrite` also its parts; completes its record."""
         new = stream.take_run()
         entry, sizes = stream.entry, stream.sizes
         if stream.is_gone:
+            # A record without a head says that the stream is deleted. Its files go after the
+            # commit: until then a crash brings the old record back, which counts them.
             self._allocator.free(pack_format.decode_parts(sizes.packed))
             self.gone.append(entry.id)
             stream.entry = CatalogEntry(entry.id, None)
             return
         assert entry.head is not None, "a stream that exists has a head"
         packed = sizes.packed
+        # Whole parts below the first stored position go; one that straddles it stays whole.
         if packed and entry.head.retained_from[1]:
             unneeded, packed = pack_format.split_parts(packed, entry.head.retained_from[1])
             self._allocator.free(unneeded)
@@ -225,6 +241,7 @@ class _StreamFlusher:
         writer = StreamFileWriter(self._disk, entry.id, entry.base_bytes, sizes)
         try:
             writer.add(*run)
+            # With many files, one sync of the file system at the end is cheaper: see SYNC_EACH_MAX.
             if self._sync and self._each:
                 writer.sync()
         finally:
@@ -249,7 +266,7 @@ class _StreamFlusher:
         return sizes._replace(first_block=reclaimable.blocks)
 
     def sync(self) -> None:
-        """Return when everything written is durable."""
+        """Return when all that was written is durable, directory entries of new files included."""
         self._allocator.finish()
         if self._sync and self._folders:
             if self._each:

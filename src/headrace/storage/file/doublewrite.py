@@ -1,7 +1,17 @@
 """A doublewrite file: batches that recovery is about to rewrite in place, stored elsewhere first.
 
-Power that fails while a batch is written over itself may leave neither the old bytes nor the new.
-While the file (`journal/again`) exists, readers of the journal take these batches from it.
+A power cut while a batch is written over itself may leave neither the old bytes nor the new. So
+recovery goes through these states, each durable before the next:
+
+    journal/again    segment           journal/last     a crash here leads to
+    absent           batch, unproven   does not cover   the same recovery again
+    whole            batch, or torn    does not cover   readers overlay the copy; rewritten again
+    whole            batch, synced     covers it        the rewrite is repeated, which is harmless
+    absent           batch, synced     covers it        a normal start
+
+`journal/again` is replaced atomically and has a checksum: it is whole or absent, and a damaged one
+is damage. While it exists, every reader of the journal (recovery, `headrace verify`) takes these
+batches from it, through `OverlaidSegment`.
 """
 
 from __future__ import annotations
@@ -17,6 +27,8 @@ _PATH: Final = "journal/again"
 
 
 class PendingBatch(msgspec.Struct, array_like=True):
+    """A batch and its place: the segment's generation and the byte it begins at."""
+
     generation: int
     position: int
     data: bytes
@@ -27,7 +39,7 @@ def write(disk: Disk, batches: list[PendingBatch]) -> None:
 
 
 def read(disk: Disk) -> list[PendingBatch]:
-    """What is set down; raises StoredBytesDamaged where that is not what was written."""
+    """The batches of the file, or none without one; raises StoredBytesDamaged."""
     payload = atomic_file.read(disk, _PATH)
     return [] if payload is None else msgspec.msgpack.decode(payload, type=list[PendingBatch])
 
@@ -43,7 +55,7 @@ class Readable(Protocol):
 
 
 class OverlaidSegment:
-    """A segment to look at, with what is set down of it in its places."""
+    """A segment for readers, with the batches of the doublewrite file laid over it."""
 
     def __init__(self, file: DiskFile, batches: list[PendingBatch]) -> None:
         self._file = file
@@ -51,6 +63,8 @@ class OverlaidSegment:
 
     def read(self, offset: int, size: int) -> bytes:
         data = self._file.read(offset, size)
+        # A batch lies within the file, whose length never changes while it is in use: no read is
+        # cut short before the end of a batch.
         for batch in self._batches:
             first = max(offset, batch.position)
             end = min(offset + len(data), batch.position + len(batch.data))

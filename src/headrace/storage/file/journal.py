@@ -86,10 +86,10 @@ def _free_name(generation: int) -> str:
 
 
 class LastSegment(msgspec.Struct, array_like=True):
-    """Which segment was taken last, written down before it is used: so that it is missed.
+    """`journal/last`: the newest segment, recorded before its first use: its loss is noticed.
 
     `size` is 0 once the segment has been given up again; `first_lsn` is then the next frame's.
-    `proven_lsn` is the last frame that a recovery made durable.
+    `proven_lsn` is the last frame that a recovery or an orderly end made durable.
     """
 
     generation: int
@@ -154,6 +154,9 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._current: _Current | None = None
         self._generation = 0
+        # next_lsn > durable_lsn >= _proven_lsn: the next frame, the last synced one, and the last
+        # one that a header on the disk says is synced. What lies between the last two looks, after
+        # a crash, like a write that may have been torn.
         self.next_lsn = 1
         self.durable_lsn = 0
         self._proven_lsn = 0
@@ -177,6 +180,9 @@ class Journal:
         """
         header, pieces = self._encode(batch)
         current = self._current
+        # Only the beginning of a segment needs room on the disk: a segment is zeroed in full before
+        # its first batch. So ENOSPC is met here, before anything of the batch is written, and never
+        # in the middle of a batch.
         if current is None or current.position + header.size > current.size:
             try:
                 self.finish_recovery()
@@ -185,17 +191,25 @@ class Journal:
                 if is_transient_disk_error(error):
                     raise Postponed(error) from error
                 raise
+            # Encoded again: the header carries the generation of the segment.
             header, pieces = self._encode(batch)
+        # From here on a failure is final: whether the batch is durable is unknown, and the
+        # committer is poisoned by what is raised.
         current.file.write(current.position, *pieces)
         if self._sync:
             current.file.sync()
         current.position += header.size
+        # The header just synced carries the old `durable_lsn`, so that is what is proven now.
         self._proven_lsn = self.durable_lsn
         self.next_lsn = header.next_lsn
         self.durable_lsn = self.next_lsn - 1
 
     def prove_durable(self) -> None:
-        """When nothing is going on: put on record that all there is is durable."""
+        """While idle, write an empty batch whose header proves that the last real one is durable.
+
+        Without it, damage to the last batch could not be distinguished from a torn write for as
+        long as the server is idle, and the next start would drop an acknowledged append.
+        """
         if self._current is not None and self._proven_lsn < self.durable_lsn:
             self.write([])
 
@@ -205,7 +219,12 @@ class Journal:
         return frames.encode_batch(batch, self._generation, self.next_lsn, durable_lsn)
 
     def _rotate(self, size: int) -> _Current:
-        """Begin a segment; where that fails for want of room, it can be called again."""
+        """Begin a segment; where that fails for want of room, it can be called again.
+
+        The order is the invariant: the file exists in full, then `journal/last` names it, then it
+        is written to. A start that finds `journal/last` naming a missing or short file knows that
+        a file was lost, and does not take the journal for one that ends earlier.
+        """
         self._finish_current()
         generation, taken_bytes = self._take_segment(size)
         file = self._disk.open(segment_name(generation))
@@ -219,7 +238,11 @@ class Journal:
         return self._current
 
     def _take_segment(self, size: int) -> tuple[int, int]:
-        """The generation and size of a segment to begin; perhaps one that was taken before."""
+        """The generation and size of a segment to begin; perhaps one that was taken before.
+
+        A segment that was taken and not begun (`_write_last` found no room) is kept for the next
+        attempt: a generation is never used for two files.
+        """
         if self._next_segment is not None and self._next_segment[1] < size:
             generation, _ = self._next_segment
             self._disk.remove(segment_name(generation))
@@ -272,7 +295,7 @@ class Journal:
             file.sync()
         except OSError as error:
             if is_transient_disk_error(error):
-                # Half a segment is of no use, and others need the room.
+                # Half a segment is useless, and checkpoints, which free space, need the room.
                 with suppress(OSError):
                     self._disk.remove(name)
             raise
@@ -292,15 +315,18 @@ class Journal:
     def recycle(self, applied_lsn: int) -> None:
         """Everything up to `applied_lsn` is kept elsewhere: its segments may be used again."""
         kept = [segment for segment in self.sealed if segment.next_lsn - 1 > applied_lsn]
+        # The newest segment goes too, so `journal/last` must not make a start miss it.
         if self._current is None and not kept and self._last.size:
             self._write_last(LastSegment(self._generation, 0, self.next_lsn))
-        # To make one takes as long as hundreds of batches; but a disk that is full needs the room.
+        # Zeroing a new one takes as long as hundreds of batches; but a full disk needs the room.
         free_max = FREE_SEGMENTS_MAX if self._disk.refusal() is None else 1
         for segment in [one for one in self.sealed if one not in kept]:
             is_small = self._size_of(segment.name) < self._segment_bytes
             if is_small or len(self._free()) >= free_max:
                 self._disk.remove(segment.name)
             else:
+                # Its old batches stay in it. They carry the old generation, so that a reader of the
+                # next use stops at them instead of taking them for new ones.
                 self._disk.rename(segment.name, _free_name(segment.generation))
             self.sealed = tuple(one for one in self.sealed if one != segment)
         self._disk.sync_directory(DIRECTORY)
@@ -357,6 +383,8 @@ class Journal:
             return
         for leftover in (n for n in self._disk.list(DIRECTORY) if n.endswith(".new")):
             self._disk.remove(f"{DIRECTORY}/{leftover}")
+        # In this order: a rewrite that a power cut interrupted first, since batches may be torn in
+        # their places now; then what must never be read again; then a rewrite of our own.
         self._restore_pending()
         self._remove_unsynced_segments()
         if self._sync:
@@ -364,9 +392,10 @@ class Journal:
         self.is_recovered = True
 
     def _remove_unsynced_segments(self) -> None:
+        # The newest first: after a crash in between, what is left is still behind the same gap.
         while self._unsynced_segments:
             generation = self._unsynced_segments[-1]
-            # A later life writes frames of the same numbers: these must not be taken for them.
+            # The next run writes frames with the same numbers, and the two must not be confused.
             logger.warning("%s was never synced and is removed", segment_name(generation))
             self._disk.remove(segment_name(generation))
             self._unsynced_segments.pop()
@@ -374,25 +403,27 @@ class Journal:
                 self._disk.sync_directory(DIRECTORY)
 
     def _sync_unproven(self) -> None:
-        """The most that can be done for what is served from a disk without room to write again."""
+        """The most that can be done before serving from a disk without room for the rewrite."""
         for generation in {batch.generation for batch in self._unproven} if self._sync else ():
             file = self._disk.open(segment_name(generation))
             try:
                 file.sync()
             except SyncFailed as error:
-                if error.errno != errno.EROFS:  # to which nothing more can happen
+                if error.errno != errno.EROFS:  # read-only: no page can be lost any more
                     raise
             finally:
                 file.close()
 
     def scan(self, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
-        """Look without changing anything: frames after `applied_lsn`, or what is damaged."""
+        """Read without changing anything: frames after `applied_lsn`; raises on damage."""
         self._expected = applied_lsn + 1
         self._pending = doublewrite.read(self._disk)
         generations = self._generations()
         for generation in generations:
             yield from self._scan_next(generation, applied_lsn)
         self._check_last(generations)
+        # Everything accepted counts as durable from here on; `finish_recovery` makes it so before
+        # anything new is written.
         self.next_lsn = self._expected
         self._generation = max(generations, default=self._last.generation)
         self.durable_lsn = self._proven_lsn = self.next_lsn - 1
@@ -404,7 +435,7 @@ class Journal:
         return [number for number in numbers if segment_name(number).rpartition("/")[2] in names]
 
     def _scan_next(self, generation: int, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
-        """One segment, whether it goes on where the journal ended so far or not."""
+        """One segment, which continues the journal, lies behind a gap, or was never begun."""
         again = [batch for batch in self._pending if batch.generation == generation]
         file = doublewrite.OverlaidSegment(self._disk.open(segment_name(generation)), again)
         try:
@@ -413,6 +444,8 @@ class Journal:
                 self._require_torn_write(file, generation, 0)
                 return  # taken, and never written to
             if begun.first_lsn > self._expected:
+                # A gap. If this header knows the missing frame as durable, it was lost; otherwise
+                # the power failed while both segments were unsynced, and only the second arrived.
                 if begun.durable_lsn >= self._expected:
                     raise StoredBytesDamaged(DIRECTORY, f"frame {self._expected}")
                 self._unsynced_segments.append(generation)
@@ -432,19 +465,20 @@ class Journal:
             file.close()
 
     def _note_batch(self, generation: int, position: int, header: BatchHeader) -> None:
-        """Keep in mind which batches nothing proves to be durable: the last one, as a rule."""
+        """Track the batches that no later header proves durable: usually only the last one."""
         self._unproven = [b for b in self._unproven if b.next_lsn - 1 > header.durable_lsn]
         self._unproven.append(_Unproven(generation, position, header.size, header.next_lsn))
 
     def _check_last(self, generations: list[int]) -> None:
         """The segment that was taken last must be there, whole, and the journal reach it."""
         last = self._last
+        # Segments without `journal/last`: it is written before the first one, so it was lost.
         if not last.generation and self.sealed:
             raise StoredBytesDamaged(LAST, "0")
         if max(last.first_lsn, last.proven_lsn + 1) > self._expected:
             raise StoredBytesDamaged(DIRECTORY, f"frame {self._expected}")
         if not last.size:
-            return
+            return  # the newest segment was recycled, and none was begun since
         if last.generation not in generations:
             raise StoredBytesDamaged(segment_name(last.generation), "0")
         file = self._disk.open(segment_name(last.generation))
@@ -469,7 +503,11 @@ class Journal:
     def _batches(
         self, file: doublewrite.Readable, generation: int, expected: int
     ) -> Iterator[tuple[int, BatchHeader, bytes]]:
-        """Whole batches that follow one another, each with its place and its body."""
+        """Whole batches that follow one another, each with its place and its body.
+
+        Ends, without an opinion, at the first bytes that are not the next batch: zeros, batches of
+        an earlier use, a torn write, or damage. `_require_torn_write` distinguishes the last two.
+        """
         position = 0
         while True:
             header = frames.decode_header(file.read(position, frames.HEADER_BYTES))
@@ -485,12 +523,16 @@ class Journal:
     def _require_torn_write(
         self, file: doublewrite.Readable, generation: int, position: int
     ) -> None:
-        """Tell a write that never finished from damage to what was durable."""
+        """Raise if a later header knows the next frame as durable: then this is damage."""
         if self._durable_lsn_after(file, generation, position) >= self._expected:
             raise StoredBytesDamaged(segment_name(generation), str(position))
 
     def _durable_lsn_after(self, file: doublewrite.Readable, generation: int, position: int) -> int:
-        """The highest frame that a batch behind `position` knows to be durable."""
+        """The highest frame that a batch behind `position` knows to be durable.
+
+        Searched by magic number and header checksum, not batch by batch: the length in a damaged
+        header leads nowhere. Windows overlap by a header, so none is missed at an edge.
+        """
         size = file.size()
         highest = 0
         while position < size:
@@ -508,8 +550,8 @@ class Journal:
         """Write again, and sync, what is accepted and may only be in the page cache.
 
         A sync alone is not enough: after one that failed, the kernel takes pages for written that
-        never were, and reports success from then on. The batches are set down beside the journal
-        first: power that fails while one is written over itself may leave neither.
+        never were, and reports success from then on. The batches go to the doublewrite file first:
+        a power cut while one is written over itself may leave neither the old bytes nor the new.
         """
         if not self._unproven:
             return
@@ -521,16 +563,18 @@ class Journal:
             batches.append(PendingBatch(batch.generation, batch.position, data))
         doublewrite.write(self._disk, batches)
         self._restore_pending()
+        # Recorded before the copy goes: from now on damage to these batches is damage, and the next
+        # start does not take it for a torn write.
         self._write_last(msgspec.structs.replace(self._last, proven_lsn=self.durable_lsn))
         doublewrite.remove(self._disk)
         self._unproven = []
 
     def _restore_pending(self) -> None:
-        """Put batches that were set down back in their places, if that was begun."""
+        """Write the batches of the doublewrite file into their segments. Can be repeated."""
         present = self._generations()
         for batch in doublewrite.read(self._disk):
             if batch.generation not in present:
-                continue  # given up since: what stood in it is kept elsewhere
+                continue  # recycled since: a checkpoint has its frames
             file = self._disk.open(segment_name(batch.generation))
             file.write(batch.position, batch.data)
             file.sync()

@@ -1,8 +1,37 @@
 """Where a checkpoint puts what it has for a stream: into a pack, or into files of its own.
 
-Knows how much of each pack still counts: streams are deleted and trimmed, and parts are written
-again together. A pack of which nothing counts is removed by the checkpoint after the one that
-left it so, since readers may still be at it.
+Theory of operation. A pack is a file with messages of many streams, written by one checkpoint and
+never changed. What one checkpoint adds to one stream is a part: pack, position and size, listed in
+the stream's catalog record. A stream moves through these places:
+
+    new             one part in the checkpoint's pack
+    has parts       one more part per checkpoint that has something for it
+    many parts      merged: read from their packs and written as one part, with what is new
+    32 KiB          promoted: its parts and what is new are appended to files of its own. Files cost
+                    three opens and syncs per checkpoint and a part next to nothing, so what comes
+                    later is a part again, behind the files
+
+"Many" is 16 parts, or from 8 on whenever id + pack number is divisible by 8: streams that are
+written at the same rate would otherwise fall due in one checkpoint. Merges and promotions of one
+checkpoint read and write 256 MiB at most, and none if the disk has no room for that; what is due
+then simply gets another part.
+
+Space. `_live_bytes` counts for each pack the parts that catalog records refer to. Merging,
+promoting, trimming and deleting free parts. A pack with less than half of its bytes alive is
+rewritten: every stream with a part in it is merged by the next checkpoint (`sparse`, `owners`), if
+the pack is 32 packs old. Younger ones often empty themselves: a stream that is written to has been
+merged by then. On a full disk the age does not matter, because that is how deletes free space.
+
+A pack without live bytes is removed by the checkpoint after the one that emptied it. Until the
+catalog is committed the old records refer to it, a crash may bring them back, and reads that began
+before the commit may still have it open.
+
+Crash safety. `put` only writes the new pack; the old parts stay readable. Counts change in
+`committed`, after the catalog. A checkpoint that fails before has a new allocator for the next
+attempt, which counts again from the catalog, and packs that no record refers to are removed.
+
+Damage. A part that cannot be read is left where it is: its stream answers the read with an error,
+others are not affected, and its pack is not chosen for a rewrite again (`_stuck`).
 """
 
 from __future__ import annotations
@@ -18,10 +47,10 @@ from headrace.storage.file.catalog import Catalog
 from headrace.storage.file.pack_format import PackWriter, Part
 from headrace.storage.file.throttle import Throttle
 
-OWN_FILES_BYTES_MIN = 32 * 1024  # a stream that has so much in packs gets files
-PARTS_MAX = 16  # a stream's parts, before they are written again as one
-STABLE_AFTER_PACKS = 2 * PARTS_MAX  # packs: streams that are written to have left one by then
-REWRITTEN_BYTES_MAX = 256 * 1024 * 1024  # by one checkpoint
+OWN_FILES_BYTES_MIN = 32 * 1024  # a stream with this much in packs gets files of its own
+PARTS_MAX = 16  # parts of a stream before they are merged: a read opens one pack for each
+STABLE_AFTER_PACKS = 2 * PARTS_MAX  # packs; active streams have been merged out of older ones
+REWRITTEN_BYTES_MAX = 256 * 1024 * 1024  # merged or promoted by one checkpoint
 _OPEN_MAX = 64
 
 
@@ -34,19 +63,20 @@ class MessageRun(NamedTuple):
 
 
 class PackAllocator:
-    """Of each checkpoint: `begin`, `put` for every stream, `finish`, and then `committed`."""
+    """For each checkpoint: `begin`, `put` for every stream, `finish`, then `committed`."""
 
     def __init__(self, disk: Disk, catalog: Catalog, throttle: Throttle, *, sync: bool) -> None:
         self._disk = disk
         self._catalog = catalog
         self._throttle = throttle
         self._sync = sync
+        # By pack number. `_sizes` is None until the first checkpoint has listed the directory.
         self._sizes: dict[int, int] | None = None
         self._live_bytes: dict[int, int] = {}
-        self._freed: list[Part] = []  # by the checkpoint that runs
-        self._dead: list[int] = []
+        self._freed: list[Part] = []  # by the running checkpoint
+        self._dead: list[int] = []  # removed by the next checkpoint
         self._rewriting: list[int] = []
-        self._stuck: set[int] = set()  # what counts in them could not be read
+        self._stuck: set[int] = set()  # packs with a live part that cannot be read
         self._open: dict[int, DiskFile] = {}
         self._budget_bytes = 0
         self._next = 1
@@ -57,13 +87,17 @@ class PackAllocator:
             self._sizes = self._scan_packs()
         for number in self._dead:
             self._disk.remove(pack_format.path(number))
+        # A rewrite needs room before it frees any: without it only new data is written.
         self._dead, self._freed, self._rewriting = [], [], []
         self._writer = PackWriter(self._disk, self._next, sync=self._sync)
         has_room = self._disk.refusal(REWRITTEN_BYTES_MAX) is None
         self._budget_bytes = REWRITTEN_BYTES_MAX if has_room else 0
 
     def _scan_packs(self) -> dict[int, int]:
-        """The packs that an earlier server left, and what counts in them."""
+        """The packs of earlier runs, and their live bytes by the catalog.
+
+        Dead ones include those that a crash left before their catalog records were committed.
+        """
         names = self._disk.list(pack_format.DIRECTORY)
         found = {int(name) for name in names if pack_format.is_name(name)}
         if not found:
@@ -85,10 +119,11 @@ class PackAllocator:
     def put(
         self, stream_id: int, packed: bytes, run: MessageRun | None, *, rewrite: bool
     ) -> tuple[bytes, MessageRun | None]:
-        """Add what is new to what a stream has in packs; `again`: write that again, too.
+        """Add what is new of a stream to the pack; with `rewrite` also what it has in other packs.
 
-        Returns its parts and, when they have become much, what is to go into its own files.
+        Returns its parts and, if it is promoted, what is to go into its own files.
         """
+        # What is in packs is contiguous and ends where `run` begins.
         before_bytes = run.start.bytes - pack_format.start_of(packed).bytes if run and packed else 0
         is_much = run is not None and before_bytes + len(run.data) >= OWN_FILES_BYTES_MIN
         is_due = packed and (is_much or self._has_many_parts(packed, stream_id))
@@ -98,12 +133,14 @@ class PackAllocator:
             if gathered is not None:
                 self.free(parts)
                 packed, run = b"", gathered
+        # Not promoted while parts are left: parts come after the files in a stream's order, so what
+        # is newer than an unmerged part cannot go into the files.
         if run is None or (is_much and not packed):
             return packed, run
         return self._writer.add(packed, stream_id, *run), None
 
     def _has_many_parts(self, packed: bytes, stream_id: int) -> bool:
-        """Not the same number for all streams, which would fall due together."""
+        """Spread over checkpoints: not the same limit for all streams, see the theory above."""
         count = pack_format.count_parts(packed)
         half = PARTS_MAX // 2
         return count >= PARTS_MAX or (
@@ -111,16 +148,16 @@ class PackAllocator:
         )
 
     def _spend_budget(self, size: int) -> bool:
-        """Whether this checkpoint may write so much again."""
+        """Whether this checkpoint may still rewrite `size` bytes."""
         self._budget_bytes -= size
         return self._budget_bytes >= 0
 
     def _merge(
         self, stream_id: int, parts: list[Part], run: MessageRun | None
     ) -> MessageRun | None:
-        """A stream's parts and what is new, in one; None where a part cannot be read.
+        """A stream's parts and what is new as one run; None if a part cannot be read.
 
-        Then they stay where they are: whoever reads the stream is told so, and others go on.
+        The parts then stay where they are, and reads of the stream report the damage.
         """
         lengths: list[int] = []
         data: list[bytes] = []
@@ -150,19 +187,16 @@ class PackAllocator:
         self._open.clear()
 
     def free(self, parts: Collection[Part]) -> None:
-        """Nobody needs these parts once the checkpoint that runs is done."""
+        """These parts are unused once the running checkpoint is committed."""
         self._freed += parts
 
     def sparse(self) -> Iterator[int]:
-        """The packs to be written again: those of which less than half counts.
-
-        Where there is room for them, not before they have settled.
-        """
+        """The packs to rewrite: stable ones with less than half of their bytes alive."""
         assert self._sizes is not None, "a checkpoint has begun"
         refusal = self._disk.refusal(REWRITTEN_BYTES_MAX)
         room_bytes, before = REWRITTEN_BYTES_MAX, self._next - STABLE_AFTER_PACKS
         if isinstance(refusal, InsufficientStorage):
-            # Of the reserve, too: on a disk that is full this is how deletes give space back.
+            # From the reserve, and at any age: on a full disk this is how deletes free space.
             room_bytes, before = min(refusal.free_bytes // 2, room_bytes), self._next
         for number, size in self._sizes.items():
             if number >= before or number in self._stuck:
@@ -174,7 +208,7 @@ class PackAllocator:
                 yield number
 
     def owners(self, number: int) -> Iterator[int]:
-        """The ids of streams that have a part in a pack, or had one."""
+        """The ids of streams that have, or had, a part in a pack. The caller checks which."""
         try:
             yield from pack_format.owners(self._file(number))
         except OSError:
@@ -186,14 +220,16 @@ class PackAllocator:
         self._writer.finish()
 
     def committed(self) -> None:
-        """The catalog has what this checkpoint made of the packs."""
+        """The catalog has the new records: from here on the old parts are unused."""
         assert self._sizes is not None, "a checkpoint has begun"
         for part in self._freed:
-            if part.pack in self._sizes:  # and was not lost
+            if part.pack in self._sizes:  # a pack whose file was lost is in no count
                 self._live_bytes[part.pack] -= part.size
         self._sizes |= self._writer.sizes
         self._live_bytes |= self._writer.sizes
         self._next = self._writer.number
+        # Chosen for a rewrite and still alive: a part in it cannot be read. Without this, every
+        # checkpoint would read the whole pack again for nothing.
         self._stuck.update(number for number in self._rewriting if self._live_bytes[number])
         self._dead = [number for number in self._sizes if not self._live_bytes[number]]
         for number in self._dead:

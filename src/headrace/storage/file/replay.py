@@ -1,11 +1,24 @@
-"""What a frame makes of its stream: the one interpretation of the journal.
+"""Applies a journal frame to a stream's state: the one interpretation of the journal.
 
 Recovery, checkpoints, `headrace verify` and imports apply frames with these two functions. A
 frame holds the outcome of a decision and not the command, so nothing is decided again and nothing
 can be refused: the same frames lead to the same state under any limits or version.
 
 A checkpoint has a short cut for appends without a producer (`StreamChanges`), which nearly all
-frames are; `tests/storage/test_stream_changes.py` holds it to `apply`.
+frames are; `tests/storage/test_stream_changes.py` compares it with `apply`.
+
+    frame          changes                                   from
+    CreateFrame    a new state, at the fork point if a fork  PUT; content comes in `initial`
+    AppendFrame    tail, closed, Stream-Seq, producer        POST, close; has its time of the append
+    RemoveFrame    deleted (soft if not `whole`)             DELETE, expiry
+    TrimFrame      trim offset                               the registry, feeds of buckets
+    PublishFrame   snapshot and trim offset                  PUT of a snapshot
+    ReclaimFrame   first stored position                     `Reclaimer`
+    AdoptFrame     everything                                imports
+
+Appends must be contiguous: each begins where its stream ends. That is the only check here, and it
+catches a lost or a repeated frame. A frame that fails it, or any other, sets its stream aside and
+leaves the others alone.
 """
 
 from __future__ import annotations
@@ -33,7 +46,8 @@ class OutOfOrder(Exception):
 def created_state(frame: CreateFrame) -> StreamState:
     """A stream as it was when it was created, before its first content."""
     state = new_state(frame.stream_id, frame.stream)
-    state.tail = Position(*frame.initial.start)  # of a fork: the point it branches off at
+    state.tail = Position(*frame.initial.start)  # START, or the point of a fork
+    # Of a fork: the snapshot its source had when it was created, whose blob they share.
     inherited = snapshot_of(frame.snapshot)
     if inherited is not None:
         apply_publish(state, inherited)
@@ -49,7 +63,7 @@ def apply(state: StreamState, frame: StreamFrame, limits: Limits) -> Appended | 
         apply_append(state, change, frame.now_ms, limits)
         return change
     if isinstance(frame, RemoveFrame):
-        state.deleted = True
+        state.deleted = True  # also if whole: the caller then drops the state
     elif isinstance(frame, AdoptFrame):
         frame.restore(state)
     elif isinstance(frame, TrimFrame):
