@@ -1,10 +1,39 @@
 """Publications, slots and the snapshot that goes with a slot.
 
-A slot and the snapshot taken with it are one *generation* of the feed. The snapshot is copied
-inside Postgres (`staging`), in the transaction the slot was created with; a crash of Postgres
-empties the copy, and that begins the next generation. Everything else is in the log from the slot's
-first position on: no gap, no overlap. A slot that is lost starts the next generation, with a reset
-of every table as its first rows.
+Theory of operation. A slot and the snapshot taken with it are one *generation* of the feed. The
+snapshot shows the tables as of exactly the slot's first position, and the log has everything from
+there on: no gap, no overlap. A generation ends when Postgres no longer has what it needs: its slot
+was lost or dropped, a table left the publication, the database was restored to an earlier moment,
+or the copy of the snapshot is gone before it was delivered. The next one starts with a reset of
+every table, then its rows, so consumers end up with the current tables whatever they missed.
+
+The copy is inside Postgres (`staging`), made in a transaction with the slot's exported snapshot. So
+a batch of snapshot rows is the same when it is read again after a restart of the consumer. It is an
+unlogged table: a crash of Postgres empties it.
+
+`headrace.slots` has a row per slot: the generation, its tables, first position and number of rows,
+whether the copy is still needed, and the owner. The row is what says that a generation is in force.
+A new one is made under an advisory lock, and a crash at any point leads back to the same steps:
+
+    step                                            after a crash here the next `ensure` finds
+    1 publish the tables                            the old generation, if it is still sound
+    2 set tables = '{}' in the row                  no generation: begins again
+    3 drop the old slot                             no generation: begins again
+    4 create the slot, export its snapshot          a slot without a generation: drops it, begins
+                                                    again
+    5 in one transaction with that snapshot: copy   as after 4, since nothing is committed
+      the tables, write the row
+    6 commit                                        the new generation in force
+
+Step 2 comes before 3 because a new slot under the old row would be taken for the old one, and what
+was written between the two would be lost.
+
+Ownership. A slot advances for one consumer; two would each get a part of the changes. A consumer
+makes up a name for itself and carries it in its position. It becomes the owner (`claim`) when it
+comes with a position that has the name in it, which proves that its checkpoint is durable. Another
+name is then refused before anything is touched (`check_owner`). A consumer that crashes before its
+first checkpoint owns nothing. An owner whose checkpoint is lost never comes back: an operator has
+to release the slot, with the statement in the error.
 """
 
 from __future__ import annotations

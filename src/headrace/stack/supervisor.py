@@ -1,8 +1,38 @@
 """The supervisor: starts services in the order of their needs, watches them, and ends them all.
 
-One loop on one thread. A service is `waiting` for what it needs, `starting` until its health check
-passes, `running`, `backing off` after it died, `done` if it was to run once. A service that dies is
-started again on the same port after a pause that doubles; what needs it goes on meanwhile.
+Theory of operation. One loop on one thread; only health checks run on others. Each service is in
+one of these states, which are also the words in `stack.json` and `headrace stack status`:
+
+    waiting      until the services it needs are ready                  then starting
+    starting     its process runs, no health check has passed yet       running; if it dies,
+                                                                        backing off
+    running      ready                                                  if it dies, or is unhealthy
+                                                                        for a minute and was ended:
+                                                                        backing off
+    backing off  0.25 s, doubling to 30 s; from the beginning once      starting
+                 it ran for a minute
+    done         a one-shot service that exited with 0                  for ever
+
+Needs order the first start only: a service goes on while one that it needs is started again, on the
+same port. A service that never became ready in five starts ends the whole stack, since a wrong
+configuration does not heal; one that was ready before is started again for ever.
+
+Identity. A pid is reused, so no signal is sent by pid alone: a process is a pid with its start time
+(`processes.Identity`). What a service starts is in its session or carries the stack's mark in its
+environment. When the leader of a session has died, what is left of the session is killed before
+the service starts again: a child could still hold its port or files.
+
+The end, in this order, so that nothing loses what it needs before its own end:
+
+    1. every service that no other needs gets its stop signal, all at once
+    2. in reverse order of start: stop signal, wait `stop_secs`, then SIGKILL to its whole session
+    3. SIGKILL to everything with the mark that is still there (daemons with a session of their own)
+    4. `stack.json` is removed
+
+If the supervisor itself is killed, the services go on without it. `stack.json` has the mark before
+the first start, and each identity within the turn of its start; it is replaced atomically. The
+kernel releases the lock on the directory. The next `up` or `down` there ends what the record names,
+where the leader still lives, and everything with the mark (`cleanup`); `up` then starts anew.
 """
 
 from __future__ import annotations
@@ -24,11 +54,11 @@ from headrace.stack.state_directory import Record, Recorded, StateDirectory
 
 TICK_SECS = 0.1
 HEALTH_EVERY_SECS = 5.0
-UNHEALTHY_MAX = 12  # a minute without a good answer: the service is started again
+UNHEALTHY_MAX = 12  # failed checks in a row, a minute: the service is ended and started again
 BACKOFF_FIRST_SECS = 0.25
 BACKOFF_MAX_SECS = 30.0
-STABLE_SECS = 60.0  # a service that ran this long starts again without delay
-FIRST_STARTS_MAX = 5  # a service that never came up after so many tries fails the whole
+STABLE_SECS = 60.0  # a service that ran this long has no failures counted against it
+FIRST_STARTS_MAX = 5  # starts without ever being ready; then the stack fails
 LOG_BYTES_MAX = 50 * 1024 * 1024
 LOG_TAIL_LINES = 15
 
@@ -36,7 +66,7 @@ Say = Callable[[str], None]
 
 
 class StackFailed(RuntimeError):
-    """The stack did not come up; the sentence says which service and what it said last."""
+    """The stack did not start; the text names the service and the end of its log."""
 
 
 class _Supervised:
@@ -130,6 +160,8 @@ class Supervisor:
 
     def _start(self, supervised: _Supervised) -> None:
         service = supervised.service
+        # The mark is in the record since before the first start, so that a supervisor that is
+        # killed between here and the next write leaves no process that cannot be found.
         env = {**os.environ, **service.env, MARK: self._record.mark}
         user, group = service.user or (None, None)
         for report in service.reports:
@@ -148,6 +180,7 @@ class Supervisor:
                 extra_groups=[] if service.user else None,
             )
         supervised.process = process
+        # None if it has ended already; what it may have started is then found by the mark alone.
         supervised.leader = processes.identity_of(process.pid)
         supervised.started_at = time.monotonic()
         supervised.next_at = 0.0
@@ -176,22 +209,24 @@ class Supervisor:
             supervised.was_ready = True
             self._set(supervised, "done")
             return
+        # Failures in a row: the pause grows with them, and a first start may fail only so often.
         ran_secs = time.monotonic() - supervised.started_at
         supervised.failures = 0 if ran_secs > STABLE_SECS else supervised.failures + 1
         if not supervised.was_ready and supervised.failures >= FIRST_STARTS_MAX:
-            raise StackFailed(self._obituary(service, code))
+            raise StackFailed(self._failure_report(service, code))
         pause = min(BACKOFF_FIRST_SECS * 2 ** max(0, supervised.failures - 1), BACKOFF_MAX_SECS)
         supervised.next_at = time.monotonic() + pause
         supervised.record.restarts += 1
         self._set(supervised, "backing off")
         self._say(f"{service.name} ended ({_ending(code)}); starting it again in {pause:g} s")
 
-    def _obituary(self, service: Service, code: int) -> str:
+    def _failure_report(self, service: Service, code: int) -> str:
         tail = "\n".join(last_lines(self._state.log(service.name), LOG_TAIL_LINES))
         return f"{service.name} does not start ({_ending(code)}). Its log ends:\n{tail}"
 
     def _check(self, supervised: _Supervised) -> None:
         """Health checks run on threads: one that hangs must not hold up the others."""
+        # `next_at` is the time of the next check here, and of the next start while backing off.
         now = time.monotonic()
         if supervised.checking is None:
             if now >= supervised.next_at:
@@ -214,7 +249,7 @@ class Supervisor:
             supervised.next_at = now + HEALTH_EVERY_SECS
             if supervised.bad_checks >= UNHEALTHY_MAX:
                 self._say(f"{supervised.service.name} {answer}; starting it again")
-                self._end(supervised)
+                self._end(supervised)  # `_watch` then sees that it ended, and backs off
 
     # --- the end ---
 
@@ -242,12 +277,12 @@ class Supervisor:
         needed = {name for supervised in self._supervised for name in supervised.service.needs}
         try:
             for supervised in self._supervised:
-                # What nothing needs may end at once: a pipeline takes a while to put down its work.
+                # No other service needs these, and a pipeline takes a while to finish its batch.
                 if supervised.service.name not in needed:
                     self._ask_to_stop(supervised)
             for supervised in reversed(self._supervised):
                 self._end(supervised)
-        finally:
+        finally:  # also if a step above raised: nothing may be left when `run` returns
             self._checks.shutdown(wait=False, cancel_futures=True)
             strays = processes.marked(self._record.mark)
             processes.send(strays, signal.SIGKILL)

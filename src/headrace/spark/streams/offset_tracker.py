@@ -1,7 +1,34 @@
-"""Where the selected streams stand, and how much of that one batch may take.
+"""Plans micro-batches: the tails of the selected streams, and how much of them one batch takes.
 
-A tracker lives as long as its reader. It looks at the tails of its streams, waits at them when
-there is nothing new, and cuts what is there to the bounds of a batch.
+Theory of operation. For each batch Spark asks for its end, writes start and end into its offset
+log, and only then asks for partitions:
+
+    latestOffset(start)     `latest`: which streams moved (`pending`), wait at the tails if none
+                            did, cut to the bounds (`_cut`), and make an offset of it (`plan.place`)
+    offset log              the end of the batch is durable
+    partitions(start, end)  `plan.spans_between`: from the two offsets alone
+    read, commit            tasks read the ranges; then the sink's commit, then Spark's commit log
+
+All that a batch depends on is in the offsets, in the form that `plan` describes. What a tracker
+remembers (`_seen`, `_waiting_at`) only saves requests or finds losses earlier, so a driver that
+crashed and was started again plans the same batch: the same ranges, in the same partitions.
+
+What is found at a stream, by `failOnDataLoss`:
+
+    found at the next request          true (default)    false
+    nothing new                        wait              wait
+    messages after what was read       read them         read them
+    gone: deleted, expired             DataLoss          leave it out
+    trimmed past what was read         DataLoss          continue at its first offset; with
+                                                         fromSnapshot both continue with its
+                                                         snapshot
+    replaced: another stream, with     DataLoss          read the new one from its beginning
+      the same name
+    any other problem                  StreamProblem     StreamProblem
+
+A replaced stream has another creation time than the one in the offsets (`created`), the one seen
+last (`_seen`: read nothing of it yet, but saw messages), or the one in the target of a run that
+takes only what is there. A stream of which nothing was read or seen has lost nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +55,15 @@ from headrace.spark.streams.selection import Selection
 from headrace.spark.streams.stream_api import Server
 from headrace.spark.streams.stream_options import EARLIEST, LATEST, ReadOptions
 
+# Problems of a stream, as the server names them, that mean that its messages are gone.
 GONE: Final = frozenset({"stream-not-found", "stream-deleted", "bucket-not-found"})
 TRIMMED: Final = "offset-trimmed"
 REPLACED: Final = "It was deleted and created again."
-_RETRY_SECS: Final = 0.2  # between two looks at a batch that is still too small
+_RETRY_SECS: Final = 0.2  # between two checks of a batch that is still too small
 
 
 class DataLoss(RuntimeError):
-    """Messages that a query was to read are not there any more."""
+    """Messages that a query had to read no longer exist."""
 
 
 class StreamProblem(RuntimeError):
@@ -44,7 +72,7 @@ class StreamProblem(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one batch may take; None is no bound."""
+    """What one batch may take; None means unbounded."""
 
     messages_max: int | None = None
     bytes_max: int | None = None
@@ -56,8 +84,9 @@ class Tracker:
         self._server = server
         self._selection = selection
         self._last_batch_secs = time.monotonic()
-        self._seen: dict[str, StreamTail] = {}  # where streams stood when they were last asked for
-        # Where to wait at streams that lost what a query has read, while they hold nothing new.
+        self._seen: dict[str, StreamTail] = {}  # the tails at the last request
+        # Where to wait at streams that lost what a query has read, and hold nothing new. At the
+        # offset of the query they would count as moved, so a wait would return at once for ever.
         self._waiting_at: dict[str, str] = {}
 
     # -- where a query begins and ends -----------------------------------------------------------
@@ -102,7 +131,7 @@ class Tracker:
         return _stands(found)
 
     def _refuse(self, tail: Tail) -> None:
-        """A stream that cannot answer is an error, unless a loss of data is allowed."""
+        """Raise for a stream that cannot be read, unless it is a loss and losses are allowed."""
         if tail.problem not in (*GONE, TRIMMED):
             raise StreamProblem(f"{tail.stream}: {tail.detail}")
         if self._options.fail_on_data_loss:
@@ -116,13 +145,15 @@ class Tracker:
     def latest(
         self, start: SparkOffset, bounds: Bounds, target: dict[str, StreamTail] | None
     ) -> SparkOffset:
-        """Where the next batch ends: `start` itself if there is nothing for one.
+        """The end of the next batch: `start` itself if there is nothing for one.
 
-        `target` is where a run ends that takes only what was there when it began; where another
-        stream takes the place of one of them, it is corrected.
+        Spark polls, and takes an end that equals the start for "no new data". `target` is the end
+        of a run that takes only what was there when it began (Trigger.AvailableNow); it is
+        corrected for a stream that is replaced meanwhile.
         """
         spans = self.pending(start, target)
         if target is None and not self._is_batch(spans):
+            # Too few messages are no reason to wait at the tails: those waits would return at once.
             if spans:
                 time.sleep(_RETRY_SECS)
             else:
@@ -136,7 +167,7 @@ class Tracker:
         return place(start, self._cut(spans, bounds))
 
     def _is_batch(self, spans: list[OffsetRange]) -> bool:
-        """Whether what waits is worth a batch: enough of it, or waiting for long enough."""
+        """Whether the pending messages are a batch: enough of them, or pending for long enough."""
         least = self._options.messages_min
         if not spans or least is None or sum(span.messages for span in spans) >= least:
             return bool(spans)
@@ -145,10 +176,11 @@ class Tracker:
     def pending(
         self, start: SparkOffset, target: dict[str, StreamTail] | None
     ) -> list[OffsetRange]:
-        """What stands between `start` and the tails, or `target`."""
+        """The ranges between `start` and the tails, or `target`."""
         at, created = start["at"], created_of(start)
         if target is None:
-            # One that has left the selection with something unread is asked for once more.
+            # Also streams that left the selection with messages unread: deleted, most likely, which
+            # the request reports as a loss. Without them it would go unnoticed.
             zero = START.token()
             asked = self._selection.changed(start) | {
                 name
@@ -182,6 +214,7 @@ class Tracker:
         seen: StreamTail | None,
         target: dict[str, StreamTail] | None,
     ) -> OffsetRange | None:
+        """The range to read of one stream; the table at the top says what each problem leads to."""
         name, first = tail.stream, read.offset
         wanted = None if target is None else target[name]
         is_replaced = any(
@@ -192,6 +225,7 @@ class Tracker:
         )
         if is_replaced:
             tail, first = self._in_its_place(tail), BEGINNING
+            # The run takes what is there now of the new stream; if that is gone too, nothing.
             if target is not None:
                 del target[name]
                 target.update(self.tails([name]))
@@ -204,7 +238,7 @@ class Tracker:
         return span
 
     def _in_its_place(self, tail: Tail) -> Tail:
-        """The whole of a stream that took the place of the one that was read."""
+        """All of the stream that replaced the one that was read."""
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{tail.stream}: {REPLACED} "
@@ -226,7 +260,7 @@ class Tracker:
         return OffsetRange(tail.stream, first, end, tail.messages, tail.bytes)
 
     def _kept(self, tail: Tail, end: str | None) -> OffsetRange | None:
-        """What is left of a trimmed stream; before it comes its snapshot, if that is wanted."""
+        """What is left of a trimmed stream, after its snapshot if the query reads snapshots."""
         earliest = tail.earliest_offset
         [kept] = self._server.tails([{"stream": tail.stream, "from": earliest}])
         if kept.problem is not None:
@@ -245,7 +279,12 @@ class Tracker:
     # -- cutting ---------------------------------------------------------------------------------
 
     def _cut(self, spans: list[OffsetRange], bounds: Bounds) -> list[OffsetRange]:
-        """The spans, shortened so that all together keep the bounds."""
+        """The spans, shortened so that all together keep the bounds.
+
+        Each stream gets its share by what it has pending, so none starves. Ranges are whole
+        messages, and the server finds their ends: `max_bytes` ends with the message that reaches
+        it.
+        """
         messages = _shortages({s.stream: s.messages for s in spans}, bounds.messages_max)
         sizes = _shortages({s.stream: s.bytes for s in spans}, bounds.bytes_max)
         cut = [s for s in spans if s.stream in messages or s.stream in sizes]
@@ -254,7 +293,11 @@ class Tracker:
         return [replace(s, end=min(s.end, ends.get(s.stream) or s.end)) for s in spans]
 
     def split(self, span: OffsetRange, pieces: int) -> list[OffsetRange]:
-        """One span as several, for a reader that wants more partitions than there are streams."""
+        """One span as several, for a reader that wants more partitions than there are streams.
+
+        Planned again after a crash it gives the same pieces: streams are append-only, so the same
+        requests get the same answers.
+        """
         if span.start.startswith(SNAPSHOT):
             return [span]
         size = max(1, span.bytes // pieces)
@@ -271,7 +314,7 @@ class Tracker:
 
 
 def _stands(tails: Iterable[Tail]) -> dict[str, StreamTail]:
-    """Those that have a tail."""
+    """The tails of the streams without a problem."""
     return {
         tail.stream: StreamTail(tail.next_offset, tail.created_at_ms)
         for tail in tails
@@ -280,7 +323,7 @@ def _stands(tails: Iterable[Tail]) -> dict[str, StreamTail]:
 
 
 def _shortages(pending: dict[str, int], most: int | None) -> dict[str, int]:
-    """The share of each stream that gets less than it has."""
+    """The share of each stream that gets less than it has pending."""
     given = pending if most is None else shares(pending, most)
     return {name: given[name] for name in pending if given[name] < pending[name]}
 
