@@ -20,7 +20,7 @@ UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 SMALL_ANSWER_BYTES: Final = 64 * 1024
 # In two windows instead of one, an answer of 1 MiB takes a fifth longer; TLS holds one per client.
 ANSWER_WINDOW_BYTES: Final = 1024 * 1024
-# What the kernel takes of it from a client that reads nothing: see `accepting`, and a last segment.
+# What the kernel takes of it from a client that reads nothing: see `acceptor`, and a last segment.
 IN_KERNEL_BYTES: Final = 256 * 1024
 EVENT_WINDOW_BYTES: Final = 32 * 1024  # with the kernel's buffer, what a stalled reader costs
 # While the budget is exceeded, a client must take this much on average, after a grace.

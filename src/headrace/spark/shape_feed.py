@@ -225,7 +225,7 @@ def _qualified(table: str) -> str:
 
 
 def _place(offset: str) -> tuple[int, float]:
-    """Offsets are `lsn_position`; a snapshot ends at `0_inf`, everything starts at `-1`."""
+    """Offsets are `LSN_POSITION`; a snapshot ends at `0_inf`, everything starts at `-1`."""
     if offset == START:
         return (-1, 0)
     lsn, _, position = offset.partition("_")
