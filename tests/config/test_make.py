@@ -145,6 +145,11 @@ def ready(tree: Path) -> Iterator[Path]:
     (tree / "build/go").touch()  # ends a compile that still waits
 
 
+def hear_ctrl_c() -> None:
+    """A background job's children ignore it by default."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def make_run(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """`make run` as a terminal starts it, in a process group of its own, and what it prints."""
@@ -158,6 +163,7 @@ def make_run(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=hear_ctrl_c,
         )
     try:
         eventually(lambda: b"serving" in output.read_bytes(), "the server runs")

@@ -128,7 +128,7 @@ def test_a_refused_append_in_the_log_is_found(told: Told) -> None:
 
 
 def test_bytes_that_are_no_prefix_are_found(told: Told) -> None:
-    assert "no prefix" in (violation(told.replace(5, digest=1), told.log) or "")
+    assert "not a prefix" in (violation(told.replace(5, digest=1), told.log) or "")
 
 
 def test_a_tail_that_never_was_is_found(told: Told) -> None:
