@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from pathlib import Path
 
 import httpx
 import pytest
 
+from headrace import __version__
+from headrace.http.host_metrics import HOST_METRICS
+from headrace.http.metrics import METRICS
 from headrace.testing.raw_http import RawConnection, RawResponse, request_bytes
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import metric
@@ -185,6 +190,56 @@ def test_metrics_are_what_prometheus_reads(http: httpx.Client) -> None:
     sample = re.compile(r'[a-z_]+(\{([a-z_]+="[^"]*",?)+\})? [0-9.e+-]+|[a-z_]+(\{.*\})? \+Inf')
     for line in answer.text.splitlines():
         assert line.startswith(("# HELP ", "# TYPE ")) or sample.fullmatch(line), line
+
+
+def exposed_types(http: httpx.Client) -> dict[str, str]:
+    lines = http.get("/metrics").text.splitlines()
+    found = (line.split() for line in lines if line.startswith("# TYPE "))
+    return {name: kind for _, _, name, kind in found}
+
+
+def test_every_metric_that_is_described_is_exposed_and_no_other(
+    serve: Serve, tmp_path: Path
+) -> None:
+    durable = serve(DS_STORAGE__MODE="file-durable", DS_STORAGE__DATA_DIR=str(tmp_path / "data"))
+    with client_of(durable) as client:
+        types = exposed_types(client)
+    assert types.keys() == METRICS.keys() | HOST_METRICS.keys()
+    counters = {name for name, kind in types.items() if kind == "counter"}
+    assert counters == {name for name in types if name.endswith("_total")}
+
+
+def test_commits_are_counted_under_their_old_names_too(serve: Serve, tmp_path: Path) -> None:
+    durable = serve(DS_STORAGE__MODE="file-durable", DS_STORAGE__DATA_DIR=str(tmp_path / "data"))
+    with client_of(durable) as client:
+        client.put("/v1/stream/counted", headers=TEXT)
+        client.post("/v1/stream/counted", content=b"x", headers=TEXT)
+        for what in ("batches", "changes", "seconds"):
+            name = f"headrace_commit_{what}"
+            assert metric(client, name) == metric(client, f"{name}_total") > 0
+        described = client.get("/metrics").text
+    assert (
+        "# HELP headrace_commit_seconds Deprecated: use headrace_commit_seconds_total." in described
+    )
+
+
+def test_the_process_its_build_and_its_disk_are_measured(serve: Serve, tmp_path: Path) -> None:
+    before = time.time()
+    durable = serve(DS_STORAGE__MODE="file-fast", DS_STORAGE__DATA_DIR=str(tmp_path / "data"))
+    with client_of(durable) as client:
+        assert metric(client, "process_resident_memory_bytes") > 1_000_000
+        assert metric(client, "process_open_fds") > 3
+        assert metric(client, "process_start_time_seconds") > before - 60
+        size, free, used = (
+            metric(client, f"headrace_disk_{what}_bytes") for what in ("size", "free", "used")
+        )
+        text = client.get("/metrics").text
+    assert 0 < free + used <= size  # the rest is kept for root
+    assert re.search(rf'headrace_build_info\{{.*version="{re.escape(__version__)}"\}} 1\.0', text)
+
+
+def test_a_server_in_memory_has_no_disk_to_measure(http: httpx.Client) -> None:
+    assert "headrace_disk" not in http.get("/metrics").text
 
 
 # -- logs ------------------------------------------------------------------------------------

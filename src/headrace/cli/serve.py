@@ -23,9 +23,10 @@ from headrace.cli.options import (
     fail,
     load_or_exit,
 )
-from headrace.cli.version import is_compiled, version_line
+from headrace.cli.version import version_line
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
 from headrace.errors import HeadraceError
+from headrace.http.build_info import is_compiled
 
 LOSES = {
     "memory": "everything is lost when the process stops",

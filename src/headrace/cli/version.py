@@ -1,15 +1,9 @@
-"""The version line, and whether this is the build whose append path is compiled to C."""
+"""The version line of the command."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from headrace import __version__
-
-
-def is_compiled() -> bool:
-    found = find_spec("headrace.http.connection")
-    return found is not None and not str(found.origin).endswith(".py")
+from headrace.http.build_info import is_compiled
 
 
 def version_line() -> str:

@@ -17,6 +17,7 @@ from headrace.http.buckets import BucketRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.forwarded import ForwardedOrigins
 from headrace.http.health import Health
+from headrace.http.host_metrics import HostMetrics
 from headrace.http.large_json import LargeJson
 from headrace.http.live import LiveReads
 from headrace.http.metrics import Metrics
@@ -180,6 +181,8 @@ def _assemble(
     metrics.counter("headrace_clients_cut_total", lambda: unsent.cut_count)
     stalls = StallLog(config.log.stall_secs)
     metrics.families(stalls.collect)
+    mode, data_dir = config.storage.mode, Path(config.storage.data_dir)
+    metrics.families(HostMetrics(None if mode == "memory" else data_dir).collect)
     watchdog = Watchdog(application, loop, stalls)
     return Assembly(application, origins, subscriptions, storage, scrub, unsent, watchdog)
 
@@ -276,9 +279,8 @@ def _wire_metrics(
     metrics.gauge("headrace_streams_set_aside", lambda: len(engine.aside))
     metrics.gauge("headrace_buckets", lambda: len(engine.buckets))
     metrics.gauge("headrace_stored_bytes", lambda: engine.stored_bytes)
-    metrics.gauge("headrace_commit_batches", lambda: engine.storage.commits().batches)
-    metrics.gauge("headrace_commit_changes", lambda: engine.storage.commits().changes)
-    metrics.gauge("headrace_commit_seconds", lambda: engine.storage.commits().seconds)
+    for what in ("batches", "changes", "seconds"):
+        _commit_counter(metrics, engine.storage, what)
     metrics.gauge("headrace_event_loop_lag_seconds", lambda: metrics.event_loop_lag_secs)
     metrics.gauge("headrace_subscriptions", lambda: len(subscriptions))
     metrics.gauge("headrace_subscriptions_degraded", lambda: subscriptions.degraded_count)
@@ -288,3 +290,11 @@ def _wire_metrics(
     metrics.live_readers("long-poll", lambda: live.long_poll_count)
     metrics.live_readers("sse", lambda: live.sse_count)
     metrics.gauge("headrace_polled_tails", lambda: live.polled_tails)
+
+
+def _commit_counter(metrics: Metrics, storage: Storage, what: str) -> None:
+    def read() -> float:
+        return float(getattr(storage.commits(), what))
+
+    metrics.counter(f"headrace_commit_{what}_total", read)
+    metrics.gauge(f"headrace_commit_{what}", read)  # its name in earlier versions

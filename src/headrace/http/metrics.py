@@ -34,9 +34,12 @@ METRICS: dict[str, str] = {
     "headrace_stored_bytes": "Payload bytes held.",
     "headrace_scrubbed_bytes_total": "Stored bytes that were read again to find damage.",
     "headrace_damage_found_total": "Damaged places that the scrub has found.",
-    "headrace_commit_batches": "Batches made durable since the start; 0 in memory mode.",
-    "headrace_commit_changes": "Changes in those batches.",
-    "headrace_commit_seconds": "Seconds spent writing and syncing them.",
+    "headrace_commit_batches_total": "Batches made durable since the start; 0 in memory mode.",
+    "headrace_commit_changes_total": "Changes in those batches.",
+    "headrace_commit_seconds_total": "Seconds spent writing and syncing them.",
+    "headrace_commit_batches": "Deprecated: use headrace_commit_batches_total.",
+    "headrace_commit_changes": "Deprecated: use headrace_commit_changes_total.",
+    "headrace_commit_seconds": "Deprecated: use headrace_commit_seconds_total.",
     "headrace_live_readers": "Live reads waiting, by mode.",
     "headrace_polled_tails": "Streams that polls of many tails wait on, counted once per poll.",
     "headrace_connections": "Open connections.",
@@ -80,7 +83,7 @@ class Metrics:
         self.connections_refused = 0
         self.event_loop_lag_secs = 0.0
         self._gauges: dict[str, Callable[[], float]] = {}
-        self._counters: dict[str, Callable[[], int]] = {}
+        self._counters: dict[str, Callable[[], float]] = {}
         self._live: dict[str, Callable[[], float]] = {}
         self._families: list[Callable[[], Iterable[Metric]]] = []
         self._deliveries: Callable[[], Mapping[str, int]] = dict
@@ -103,7 +106,7 @@ class Metrics:
         assert name in METRICS, name
         self._gauges[name] = read
 
-    def counter(self, name: str, read: Callable[[], int]) -> None:
+    def counter(self, name: str, read: Callable[[], float]) -> None:
         """Take the value of counter `name`, which never falls, from `read` at every scrape."""
         assert name in METRICS, name
         self._counters[name] = read

@@ -76,8 +76,8 @@ const CHARTS = [
   { title: "Append latency", series: ["p99", "p50"], format: seconds, histogram: "headrace_request_seconds", matches: isAppend, parts: [0.99, 0.5] },
   { title: "Event-loop lag", series: ["late"], format: seconds, values: (s) => [s.sum("headrace_event_loop_lag_seconds")], needs: "headrace_event_loop_lag_seconds" },
   { title: "Storage", series: ["payload held"], format: bytes, values: (s) => [s.sum("headrace_stored_bytes")] },
-  { title: "Commit batch", series: ["changes a commit"], format: rate, mean: ["headrace_commit_changes", "headrace_commit_batches"] },
-  { title: "Commit and sync", series: ["a commit"], format: seconds, mean: ["headrace_commit_seconds", "headrace_commit_batches"] },
+  { title: "Commit batch", series: ["changes a commit"], format: rate, mean: ["headrace_commit_changes_total", "headrace_commit_batches_total"] },
+  { title: "Commit and sync", series: ["a commit"], format: seconds, mean: ["headrace_commit_seconds_total", "headrace_commit_batches_total"] },
   { title: "Connections", series: ["open"], format: count, values: (s) => [s.sum("headrace_connections")], needs: "headrace_connections" },
 ]
 
