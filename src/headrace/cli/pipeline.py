@@ -1,4 +1,4 @@
-"""`headrace pipeline`: run pipelines, list them, see how they are doing, start them sooner."""
+"""`headrace pipeline`: run pipelines, list them, see how they are doing, operate on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import pipeline_operations as operations
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
+from headrace.cli.pipeline_operations import DEFAULT_STATE, ConfigOption, StateOption, need_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +32,6 @@ NamesArgument = Annotated[
     list[str],
     typer.Argument(metavar="NAME", help="Pipelines to run; see `headrace pipeline list`."),
 ]
-StateOption = Annotated[
-    str, typer.Option("--state", metavar="DIR", help="Directory for checkpoints and progress.")
-]
-_STATE = "data/pipelines"
 
 
 @app.command()
@@ -48,14 +46,14 @@ def run(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file with one table per pipeline.")
     ] = None,
-    state: StateOption = _STATE,
+    state: StateOption = DEFAULT_STATE,
 ) -> None:
     """Run pipelines until they are stopped, or with --once until they have caught up.
 
     All of them run in one JVM. A pipeline that fails is restarted while the others continue; the
     exit code is 1 if one has failed in the end.
     """
-    _need_spark()
+    need_spark()
     from headrace.spark.pipelines.base import ConfigError, ConfigFile, state_dir
     from headrace.spark.pipelines.runner import run_pipelines
 
@@ -90,7 +88,7 @@ def _work(name: str, file: ConfigFile, state: Path, *, once: bool) -> PipelineSp
 @app.command("list")
 def list_() -> None:
     """List the pipelines."""
-    _need_spark()
+    need_spark()
     from headrace.spark.pipelines import names, pipeline
 
     for name in names():
@@ -100,7 +98,7 @@ def list_() -> None:
 @app.command()
 def prepare() -> None:
     """Create a class data archive for Spark's JVM, so that pipelines start faster."""
-    _need_spark()
+    need_spark()
     from headrace.spark.runtime import jvm_cds
 
     try:
@@ -115,15 +113,13 @@ def resnapshot(
     table: Annotated[
         str, typer.Option(metavar="TABLE", help="Table to copy, such as public.items.")
     ],
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML file that the pipeline runs with.")
-    ] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Have postgres-to-stream copy one table again: a reset, all rows, then further changes.
 
     A running pipeline starts within seconds; a stopped one when it runs next.
     """
-    _need_spark()
+    need_spark()
     import psycopg
 
     from headrace.postgres.slot_names import SlotError
@@ -146,11 +142,11 @@ def resnapshot(
 @app.command()
 def status(
     name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
-    state: StateOption = _STATE,
+    state: StateOption = DEFAULT_STATE,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, one line each.")] = False,
 ) -> None:
     """Show state, rows, rows per second, lag and last error. Exit code 1 if one failed."""
-    _need_spark()
+    need_spark()
     from headrace.spark.pipelines.base import ConfigError, state_dir
     from headrace.spark.pipelines.progress import ProgressError
 
@@ -181,14 +177,9 @@ def _line(progress: Progress) -> str:
         f"{progress.rows_per_sec:>9.0f}/s  lag {progress.lag_secs:.1f} s{behind}"
         f"  batch {progress.batch}  {age:.0f} s ago"
     )
+    if progress.spark_ui and progress.state == "running":
+        line += f"\n  Spark UI: {progress.spark_ui}"
     return f"{line}\n  {progress.last_error}" if progress.last_error else line
-
-
-def _need_spark() -> None:
-    try:
-        import pyspark  # noqa: F401
-    except ModuleNotFoundError:
-        fail("pipelines need Spark: pip install '.[spark]' in a clone of Headrace.", EXIT_REFUSED)
 
 
 def _quiet(progress: Progress) -> None:
@@ -225,3 +216,7 @@ def _bar() -> Callable[[Progress], None]:
             bars.stop()
 
     return show
+
+
+for _verb in (operations.reset, operations.drop_slot, operations.redrive, operations.backfill):
+    app.command()(_verb)

@@ -310,6 +310,20 @@ class Slot:
                 copies.forget(connection, self.name)
             Staging(f"copy_{self.name}", self.types.encoder).drop(connection)
 
+    def owner(self) -> tuple[str, str] | None:
+        """The id of the consumer that has the slot, and its name."""
+        noted = self._noted()
+        return (noted.owner, noted.owner_name or "") if noted and noted.owner else None
+
+    def release(self, owner: str) -> None:
+        """Take the slot from `owner`: the next consumer that asks for it has it."""
+        with self.connect() as connection:
+            connection.execute(
+                "update headrace.slots set owner = null, owner_name = null"
+                " where slot = %s and owner = %s",
+                (self.name, owner),
+            )
+
     def request_copy(self, table: str) -> None:
         """Ask the slot's consumer for one of its tables again: a reset, and all rows."""
         with self.connect() as connection:

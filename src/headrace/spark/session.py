@@ -75,6 +75,12 @@ def register_sources(session: SparkSession) -> None:
         session.dataSource.register(source)
 
 
+def activate(session: SparkSession) -> None:
+    """Make `session` that of this thread: Java finds data sources by it."""
+    java = SparkSession._get_j_spark_session_class(session._jvm)
+    java.setActiveSession(session._jsparkSession)
+
+
 def _defaults(*, ui: bool) -> dict[str, str]:
     local = os.environ["SPARK_LOCAL_IP"]
     return {

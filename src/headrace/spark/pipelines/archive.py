@@ -45,7 +45,7 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     if config.time and not config.time.startswith("$."):
         raise ConfigError(f"time: {config.time!r} is not a path such as $.at.")
-    if config.starting == "earliest" and not _has_begun(run):
+    if config.starting == "earliest" and not run.has_begun:
         refuse_archived(config)
     merge_files(config)
     partitions = partitions_for(config)
@@ -95,10 +95,6 @@ def refuse_archived(config: Config) -> None:
             "--state has none of its own. Use the state it was archived with, name another table, "
             'or set starting = "latest" to archive only what comes from now on.'
         )
-
-
-def _has_begun(run: Run) -> bool:
-    return any((run.state_dir / "checkpoint" / "offsets").glob("*"))
 
 
 def _is_chosen(name: str, config: Config) -> bool:

@@ -20,6 +20,7 @@ from headrace.spark.local_paths import PlaceError, local_path
 # A batch of wide rows must fit into Spark's usual heap of 1 GiB, several times over.
 BYTES_PER_BATCH = 64 * 1024 * 1024
 DEFAULT_STATE_DIR = "data/pipelines"
+RESETS_FILE = "resets"
 _STREAM_IN_BUCKET = re.compile(r"/[^/]+/[^/]+")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -66,6 +67,24 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         return self.state_dir / "checkpoint"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the checkpoint has the plan of a batch."""
+        return any((self.checkpoint / "offsets").glob("*"))
+
+    def producer(self, name: str) -> str:
+        """The producer `name` of this state. After a reset batches count from 0 again, which the
+        server refuses of a producer that it knows: each reset therefore makes another one."""
+        resets = self.resets()
+        return f"{name}.{resets}" if resets else name
+
+    def resets(self) -> int:
+        """How often the state was reset."""
+        try:
+            return int((self.state_dir / RESETS_FILE).read_text("utf-8"))
+        except FileNotFoundError:
+            return 0
 
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
         """Start `writer` with this run's trigger and checkpoint.

@@ -17,6 +17,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.client import Client
 from headrace.errors import HeadraceError
@@ -65,18 +66,20 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     _check_streams(config)
     _check_quarantine(config)
     _create_bucket(config)
+    made = messages(source(spark, config, consumer=consumer_name(run)), config)
+    return run.start(sink(made, config, run), "postgres-to-stream")
+
+
+def sink(made: DataFrame, config: Config, run: Run) -> DataStreamWriter:
     writer = (
-        messages(source(spark, config, consumer=_consumer(run)), config)
-        .writeStream.format("headrace")
+        made.writeStream.format("headrace")
         .option("url", config.server)
         .option("createStreams", "true")
-        .option("producerId", config.producer)
+        .option("producerId", run.producer(config.producer))
         .option("exactlyOnce", str(config.exactly_once).lower())
         .option("quarantineStream", config.quarantine)
     )
-    if config.token:
-        writer = writer.option("token", config.token)
-    return run.start(writer, "postgres-to-stream")
+    return writer.option("token", config.token) if config.token else writer
 
 
 def with_stream(config: Config, run: Run) -> Config:
@@ -92,8 +95,7 @@ def with_stream(config: Config, run: Run) -> Config:
     elif note.is_file():
         stream = note.read_text("utf-8")
     else:
-        has_begun = any((run.checkpoint / "offsets").glob("*"))
-        stream = _STREAM_OF_ROWS if has_begun else _STREAM_OF_CHANGES
+        stream = _STREAM_OF_ROWS if run.has_begun else _STREAM_OF_CHANGES
         run.state_dir.mkdir(parents=True, exist_ok=True)
         note.write_text(stream, "utf-8")
     return msgspec.structs.replace(config, stream=stream)
@@ -144,7 +146,7 @@ def _check_quarantine(config: Config) -> None:
         raise ConfigError(f"quarantine: {config.quarantine!r} cannot be a stream. {reason}")
 
 
-def _consumer(run: Run) -> str:
+def consumer_name(run: Run) -> str:
     """The owner that a second pipeline on the same slot is shown."""
     return f"{socket.gethostname()}:{run.state_dir.resolve()}"
 

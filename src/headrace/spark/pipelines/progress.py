@@ -21,8 +21,8 @@ STARTING, RUNNING, STOPPED, FAILED, DEAD = "starting", "running", "stopped", "fa
 class Progress:
     """`lag_secs` is the age of the oldest record that may not be through yet, 0 when idle.
 
-    `lag_rows` counts messages behind where the source can count them, else None. Times are
-    seconds since 1970.
+    `lag_rows` counts messages behind where the source can count them, else None; `lag_bytes` their
+    bytes, or those of Postgres's log. Times are seconds since 1970.
     """
 
     pipeline: str
@@ -37,6 +37,13 @@ class Progress:
     batch_steps_ms: dict[str, int] = field(default_factory=dict)  # by Spark's names for them
     lag_secs: float = 0.0
     lag_rows: int | None = None
+    lag_bytes: int | None = None
+    quarantined: int = 0  # since the checkpoint was made
+    batches: int = 0  # with rows, since the start
+    steps_total_ms: dict[str, int] = field(default_factory=dict)  # of all these batches
+    last_batch_at: float = 0.0
+    failures: int = 0
+    spark_ui: str | None = None  # the address of Spark's own pages, where they are served
     last_error: str | None = None
     offsets: list[dict[str, Any]] = field(default_factory=list)
 
@@ -97,12 +104,18 @@ class Meter:
         steps = dict(report.get("durationMs", {}))
         now.batch_secs = steps.pop("triggerExecution", 0) / 1000
         now.batch_steps_ms = steps
+        totals = now.steps_total_ms
+        # Another dictionary each time: a scrape may be reading the last one.
+        now.steps_total_ms = totals | {name: totals.get(name, 0) + ms for name, ms in steps.items()}
+        now.batches += 1
+        now.last_batch_at = at
         sources = report.get("sources", [])
         now.offsets = [
             {"source": s.get("description", ""), "end": _document(s.get("endOffset"))}
             for s in sources
         ]
         now.lag_rows = _rows_behind(sources)
+        now.lag_bytes = _bytes_behind(sources)
         if all(_is_at_end(source) for source in sources):
             self._caught_up_at = max(self._caught_up_at, at - now.batch_secs)
 
@@ -111,6 +124,8 @@ class Meter:
         self._caught_up_at = at
         if self.progress.lag_rows is not None:
             self.progress.lag_rows = 0
+        if self.progress.lag_bytes is not None:
+            self.progress.lag_bytes = 0
 
     def tick(self, at: float) -> None:
         self.progress.updated_at = at
@@ -119,29 +134,53 @@ class Meter:
 
 
 def _is_at_end(source: dict[str, Any]) -> bool:
-    latest = _document(source.get("latestOffset"))
-    return latest is None or _places(latest) == _places(_document(source.get("endOffset")))
+    """Of Postgres this is not known: its log ends behind what the tables' changes end at."""
+    end, latest = _places(source)
+    return latest is None or "lsn" in latest or latest == end
 
 
 def _rows_behind(sources: list[dict[str, Any]]) -> int | None:
     """Offsets of streams begin with a count of messages; other sources cannot tell."""
     behind = 0
     for source in sources:
-        end = _places(_document(source.get("endOffset")))
-        latest = _places(_document(source.get("latestOffset")))
-        if not isinstance(end, dict) or not isinstance(latest, dict):
+        end, latest = _places(source)
+        if latest is None or "lsn" in latest:
             return None
-        behind += sum(_count(latest[s]) - _count(end.get(s)) for s in latest)
+        behind += sum(_numbers(latest[s])[0] - _numbers((end or {}).get(s))[0] for s in latest)
     return max(0, behind)
 
 
-def _places(offset: Any) -> Any:
-    return offset.get("at", offset) if isinstance(offset, dict) else offset
+def _bytes_behind(sources: list[dict[str, Any]]) -> int | None:
+    """Bytes of messages, or of Postgres's log, whoever wrote it."""
+    behind = 0
+    for source in sources:
+        end, latest = _places(source)
+        if latest is None:
+            return None
+        if "lsn" in latest:
+            behind += max(0, _lsn(latest["lsn"]) - _lsn((end or {}).get("lsn")))
+            continue
+        behind += sum(_numbers(latest[s])[1] - _numbers((end or {}).get(s))[1] for s in latest)
+    return max(0, behind)
 
 
-def _count(token: Any) -> int:
-    head = str(token).partition("_")[0]
-    return int(head) if head.isdigit() else 0
+def _places(source: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Where a source's batch ended, and where the source did; None where it cannot say."""
+    found = (_document(source.get(name)) for name in ("endOffset", "latestOffset"))
+    end, latest = (each.get("at", each) if isinstance(each, dict) else None for each in found)
+    return end, latest
+
+
+def _numbers(token: Any) -> tuple[int, int]:
+    """Messages and bytes before the offset of a stream."""
+    messages, _, size = str(token).partition("_")
+    is_token = messages.isdigit() and size.isdigit()
+    return (int(messages), int(size)) if is_token else (0, 0)
+
+
+def _lsn(text: Any) -> int:
+    high, _, low = str(text or "0/0").partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
 
 
 def _document(offset: Any) -> Any:

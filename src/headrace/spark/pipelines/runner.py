@@ -37,9 +37,10 @@ from headrace.spark.pipelines.base import (
 from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
 from headrace.spark.pipelines.progress_stream import Publisher
 from headrace.spark.pipelines.state_lock import locked
+from headrace.spark.quarantine_count import QuarantineCount
 from headrace.spark.runtime.keepalive import kept_alive
 from headrace.spark.runtime.signals import java_ignores_sigterm
-from headrace.spark.session import build_session
+from headrace.spark.session import activate, build_session
 
 _REPORT_SECS = 1.0
 _FIRST_PAUSE_SECS = 1.0
@@ -171,16 +172,20 @@ class PipelineRun:
                 self._begun_at = time.monotonic()
                 self._query = self._spec.pipeline.start(session, self._spec.config, self._spec.run)
                 self.progress.state, self.progress.last_error = RUNNING, None
+                self.progress.spark_ui = session.sparkContext.uiWebUrl
             else:
                 stopping.wait(wait_secs)
         except Exception as error:
             self._failed(error, session)
+        if self._query is None and not self.is_over:
+            self._meter.tick(time.time())  # nothing else measures the lag meanwhile
         self.progress.updated_at = time.time()
         self.write()
 
     def _follow(self, query: StreamingQuery, wait_secs: float, stopping: threading.Event) -> None:
         has_ended = bool(query.awaitTermination(wait_secs))  # type: ignore[arg-type]
         _report(query, self._meter)
+        self.progress.quarantined = QuarantineCount(self._spec.run.checkpoint).total()
         if has_ended:
             self.progress.state, self.is_over = STOPPED, True
         elif stopping.is_set():
@@ -189,6 +194,7 @@ class PipelineRun:
     def _failed(self, error: Exception, session: SparkSession) -> None:
         self._query = None
         self.progress.state, self.progress.last_error = FAILED, explain(error)
+        self.progress.failures += 1
         if not self._may_begin_again or not _has_java(session):
             self.is_over = True
             return
@@ -205,9 +211,7 @@ def _built(title: str, master: str | None, conf: Mapping[str, str] | None) -> Sp
     """The session, built in a thread: in the main one Spark would take SIGINT for itself."""
     with ThreadPoolExecutor(1) as aside:
         session = aside.submit(_build, title, master, session_conf(conf or {})).result()
-    # Java knows the active session by thread, and finds data sources by it.
-    java = SparkSession._get_j_spark_session_class(session._jvm)
-    java.setActiveSession(session._jsparkSession)
+    activate(session)
     return session
 
 

@@ -17,6 +17,7 @@ from psycopg import sql
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from headrace.spark.pipelines.base import (
@@ -42,6 +43,7 @@ create table if not exists {} (
 )
 """
 
+NOT_TEXT = "the message is not UTF-8 text; payload is base64 of its bytes"
 _SESSION_EVENT = {"event_key": "$.key", "event_type": "$.type", "operation": "$.operation"}
 
 
@@ -76,20 +78,26 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     if config.create_table:
         create_table(config)
-    writer = (
-        rows(source(spark, config), config)
-        .writeStream.format("headrace_postgres")
-        .option("url", config.postgres)
-        .option("table", config.table)
-        .option("writer", config.writer)
-        .option("origin", config.origin)
-        .option("exactlyOnce", str(config.exactly_once).lower())
-        .option("reasonColumn", "reason")
-        .option("quarantineUrl", config.server)
-        .option("quarantineStream", config.quarantine)
-        .option("quarantineToken", config.token)
-    )
-    return run.start(writer, "stream-to-postgres")
+    return run.start(sink(rows(source(spark, config), config), config), "stream-to-postgres")
+
+
+def sink(made: DataFrame, config: Config) -> DataStreamWriter:
+    return made.writeStream.format("headrace_postgres").options(**sink_options(config))
+
+
+def sink_options(config: Config) -> dict[str, str]:
+    """Of the data source `headrace_postgres`, for a query or a batch."""
+    return {
+        "url": config.postgres,
+        "table": config.table,
+        "writer": config.writer,
+        "origin": config.origin,
+        "exactlyOnce": str(config.exactly_once).lower(),
+        "reasonColumn": "reason",
+        "quarantineUrl": config.server,
+        "quarantineStream": config.quarantine,
+        "quarantineToken": config.token,
+    }
 
 
 def source(spark: SparkSession, config: Config) -> DataFrame:
@@ -125,7 +133,7 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
     wanted = _wanted(config.extract)
     read = text.withColumn("found", F.when(is_object, F.from_json("payload", wanted, _KEEP)))
     reason = (
-        F.when(~is_text, "the message is not UTF-8 text; payload is base64 of its bytes")
+        F.when(~is_text, NOT_TEXT)
         .when(~is_object, "the message is not a JSON object")
         .when(F.col("found._corrupt").isNotNull() | _is_more(text), "the message is not JSON")
     )

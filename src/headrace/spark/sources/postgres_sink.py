@@ -29,6 +29,7 @@ from headrace.spark.kept_connections import postgres_connection
 from headrace.spark.local_paths import local_path
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine import Quarantine
+from headrace.spark.quarantine_count import QuarantineCount
 from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.spooled_rows import HeldRows
 
@@ -102,6 +103,7 @@ class _Sink:
         self.exactly_once = options.flag("exactlyOnce", True)
         self._quarantine = _quarantine(options)
         self._note = _note(options)
+        self._count = QuarantineCount.of(options.text("checkpointLocation"))
         self._committed = self._note.read() if self._note and self.exactly_once else None
 
     def make_ready(self) -> None:
@@ -127,8 +129,11 @@ class _Sink:
 
     def committed(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         """On the driver, when every task of a batch has committed."""
+        done = [each for each in messages if isinstance(each, Done)]
         if self._note is not None and self.exactly_once:
-            self._note.add(batch, (done.partition for done in messages if isinstance(done, Done)))
+            self._note.add(batch, (each.partition for each in done))
+        if self._count is not None:
+            self._count.add(batch, sum(each.quarantined for each in done))
 
     def _claim(self, at: BatchOfTask, rows: str) -> Claim:
         name = self.writer_name or at.query

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.spark.options import OptionError
+from headrace.spark.quarantine_count import QuarantineCount
 from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.streams.columns import DEFAULT_SCHEMA
 from headrace.spark.streams.stream_options import read_options, write_options
@@ -47,4 +48,7 @@ class HeadraceSource(DataSource):
         if options.batch is not None:
             raise OptionError("The option batch is for batch writes: a query counts its own.")
         freeze_modules()
-        return StreamWriter(options, schema)
+        # Spark passes it on among the options; it is read before they are checked.
+        given = {name.lower(): value for name, value in self.options.items()}
+        count = QuarantineCount.of(given.get("checkpointlocation", ""))
+        return StreamWriter(options, schema, count)

@@ -37,6 +37,7 @@ from headrace.postgres.sink import Rejected
 from headrace.spark.batch_ids import current_batch
 from headrace.spark.options import OptionError
 from headrace.spark.quarantine import Quarantine
+from headrace.spark.quarantine_count import QuarantineCount
 from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.streams.appender import Appender, Producer
 from headrace.spark.streams.chunking import by_stream
@@ -131,6 +132,12 @@ def _rejected(stream: str, row: RefusedRow) -> Rejected:
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    def __init__(
+        self, options: WriteOptions, schema: StructType, count: QuarantineCount | None = None
+    ) -> None:
+        super().__init__(options, schema)
+        self._count = count
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = current_batch()
         producer = None
@@ -143,7 +150,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every append was complete when its task was."""
+        """Every append was complete when its task was; what was set aside is counted."""
+        if self._count is not None:
+            done = (each for each in messages if isinstance(each, Written))
+            self._count.add(batchId, sum(each.quarantined for each in done))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is taken back: the batch runs again, and repeats are recognised."""

@@ -1,0 +1,176 @@
+"""Forgetting a pipeline's state: what that means for each pipeline, and doing it.
+
+A state is more than its checkpoint. The sink's Postgres has a ledger that knows the checkpoint, a
+replication slot belongs to it, and streams know its producer: without them a run that lost its
+checkpoint is refused, so that nothing is written twice by accident. A reset changes all of them
+together, after saying what follows. Postgres comes first: if it cannot be reached, nothing has
+changed, and a reset that was interrupted can be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from headrace.postgres.catalog import exists
+from headrace.postgres.slots import Slot
+from headrace.spark.pipelines import (
+    archive,
+    compact,
+    postgres_to_stream,
+    replay,
+    sessions,
+    stream_to_postgres,
+)
+from headrace.spark.pipelines.base import RESETS_FILE, PipelineConfig, Run
+from headrace.spark.pipelines.progress import PROGRESS_FILE
+
+
+@dataclass(frozen=True)
+class Step:
+    """One consequence, as a sentence, and what brings it about, if anything has to be done."""
+
+    sentence: str
+    carry_out: Callable[[], None] | None = None
+
+
+def plan(config: PipelineConfig, run: Run) -> list[Step]:
+    """What a reset does, in the order in which it is done."""
+    return [*_outside(config, run), _forget_files(run)]
+
+
+def carry_out(steps: list[Step]) -> None:
+    for step in steps:
+        if step.carry_out is not None:
+            step.carry_out()
+
+
+def _outside(config: PipelineConfig, run: Run) -> list[Step]:
+    match config:
+        case stream_to_postgres.Config():
+            return [_forget_ledger(config), _reads_again(config)]
+        case postgres_to_stream.Config():
+            slot = [] if config.electric else [_release_slot(config, run)]
+            return [*slot, _new_producer(config, run)]
+        case archive.Config():
+            return [
+                Step(
+                    f"The table {config.table} keeps its messages. While it has messages of the "
+                    "same streams, the next run is refused: name another table, remove this one, "
+                    'or set starting = "latest".'
+                )
+            ]
+        case sessions.Config():
+            return [
+                Step(
+                    f"The next run counts from the streams again and overwrites {config.table}; "
+                    f"the stream {config.stream} has each changed minute once more."
+                )
+            ]
+        case replay.Config():
+            return [
+                Step(
+                    "The next replay chooses the table's newest version. Streams that have "
+                    "messages are still refused."
+                )
+            ]
+        case compact.Config():
+            return [Step("compact has no position: the next run works as before.")]
+    raise AssertionError(f"a reset of {type(config)} is not described")
+
+
+def _forget_ledger(config: stream_to_postgres.Config) -> Step:
+    def forget() -> None:
+        with psycopg.connect(config.postgres) as connection:
+            for table in ("headrace.ledger", "headrace.ledger_runs"):
+                if exists(connection, table):
+                    query = f"delete from {table} where writer = %s"
+                    connection.execute(query.encode(), (config.writer,))
+
+    return Step(
+        f"The ledger in Postgres forgets the batches of the writer {config.writer}.", forget
+    )
+
+
+def _reads_again(config: stream_to_postgres.Config) -> Step:
+    if config.starting == "latest":
+        return Step(
+            "The next run writes only what is appended after it starts (starting = latest)."
+        )
+    return Step(
+        f"The next run writes every message again, and the rows of {config.table} stay: they "
+        'will be there twice. Empty the table first, or set starting = "latest".'
+    )
+
+
+def _release_slot(config: postgres_to_stream.Config, run: Run) -> Step:
+    slot = Slot(config.postgres, config.slot, config.tables)
+    owner = slot.owner()
+    if owner is None:
+        return Step(f"The slot {slot.name} has no owner, so the next run may use it.")
+    owner_id, owner_name = owner
+    if owner_id != _owner_in(run) and owner_name != postgres_to_stream.consumer_name(run):
+        return Step(
+            f"The slot {slot.name} belongs to another consumer, {owner_id} of {owner_name}, and is "
+            "left alone. The next run is refused until it has a slot of its own."
+        )
+    follows = "a reset and all rows of its tables"
+    if config.snapshot == "never":
+        follows = "the changes that the slot still holds, of which the last batch may come again"
+    return Step(
+        f"The slot {slot.name} is released. It holds log in Postgres until the next run, which "
+        f"starts with {follows}. If there is no next run, use `headrace pipeline drop-slot`.",
+        lambda: slot.release(owner_id),
+    )
+
+
+def _owner_in(run: Run) -> str | None:
+    """The owner that the newest position of the checkpoint names."""
+    found = [path for path in (run.checkpoint / "offsets").glob("*") if path.name.isdigit()]
+    if not found:
+        return None
+    newest = max(found, key=lambda path: int(path.name))
+    with suppress(ValueError, IndexError, OSError):
+        position: Any = json.loads(newest.read_text("utf-8").splitlines()[-1])
+        return (
+            str(position["owner"]) if isinstance(position, dict) and "owner" in position else None
+        )
+    return None
+
+
+def _new_producer(config: postgres_to_stream.Config, run: Run) -> Step:
+    number = run.resets() + 1
+
+    def count() -> None:
+        run.state_dir.mkdir(parents=True, exist_ok=True)
+        _write(run.state_dir / RESETS_FILE, str(number))
+
+    return Step(
+        f"From now on it appends as the producer {config.producer}.{number}, because the streams "
+        "know the batches of the last one. Messages that are there stay.",
+        count,
+    )
+
+
+def _forget_files(run: Run) -> Step:
+    def forget() -> None:
+        # The position last: while it is there, a reset can be repeated in the same way.
+        for name in (replay.VERSION_FILE, PROGRESS_FILE):
+            (run.state_dir / name).unlink(missing_ok=True)
+        shutil.rmtree(run.checkpoint, ignore_errors=True)
+
+    what = "The checkpoint and the progress"
+    return Step(f"{what} in {run.state_dir} are deleted.", forget)
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text, "utf-8")
+    new.replace(path)
