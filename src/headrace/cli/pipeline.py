@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.cli.pipeline_operations import DEFAULT_STATE, ConfigOption, StateOption, need_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.spark.pipelines.base import ConfigFile
     from headrace.spark.pipelines.progress import Progress
@@ -47,6 +48,12 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="TOML file with one table per pipeline.")
     ] = None,
     state: StateOption = DEFAULT_STATE,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT", help="Serve /metrics for Prometheus there (default: nowhere)."
+        ),
+    ] = None,
 ) -> None:
     """Run pipelines until they are stopped, or with --once until they have caught up.
 
@@ -62,16 +69,43 @@ def run(
         works = [_work(name, file, state_dir(state), once=once) for name in dict.fromkeys(names)]
     except ConfigError as error:
         fail(str(error), EXIT_REFUSED)
-    watch = _bar() if sys.stderr.isatty() and len(works) == 1 else _quiet
-    try:
-        ended = run_pipelines(works, master=master, spark_conf=file.spark, watch=watch)
-    except ConfigError as error:
-        fail(str(error), EXIT_REFUSED)
+    bar = _bar() if sys.stderr.isatty() and len(works) == 1 else _quiet
+    with _metrics(metrics_listen, works) as saw:
+
+        def watch(progress: Progress) -> None:
+            saw(progress)
+            bar(progress)
+
+        try:
+            ended = run_pipelines(works, master=master, spark_conf=file.spark, watch=watch)
+        except ConfigError as error:
+            fail(str(error), EXIT_REFUSED)
     failed = [f"{p.pipeline} failed: {p.last_error}" for p in ended if p.last_error]
     if failed:
         fail("\n".join(failed), EXIT_FAILED)
     for progress in ended:
         typer.echo(f"{progress.pipeline} stopped after {progress.rows} rows.", err=True)
+
+
+@contextmanager
+def _metrics(listen: str | None, specs: list[PipelineSpec]) -> Iterator[Callable[[Progress], None]]:
+    """Serve the metrics of the pipelines while inside; what to give each progress to."""
+    if listen is None:
+        yield _quiet
+        return
+    from headrace.cli.metrics_listener import Address, served
+    from headrace.spark.pipelines.pipeline_metrics import PipelineMetrics
+
+    metrics = PipelineMetrics(specs)
+    with ExitStack() as serving:
+        try:
+            url = serving.enter_context(served(Address.of(listen), metrics.scrape))
+        except ValueError as error:
+            fail(str(error), EXIT_REFUSED)
+        except OSError as error:
+            fail(f"cannot listen on {listen} for metrics: {error.strerror}.", EXIT_FAILED)
+        typer.echo(f"Metrics at {url}", err=True)
+        yield metrics.saw
 
 
 def _work(name: str, file: ConfigFile, state: Path, *, once: bool) -> PipelineSpec:
