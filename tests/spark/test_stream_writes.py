@@ -156,7 +156,9 @@ def test_hundreds_of_batches_of_every_kind_are_a_producer_each(
     monkeypatch.setattr(TaskContext, "_taskContext", task)
     with client_of(serve(DS_LIMITS__MAX_PRODUCERS_PER_STREAM="3")) as http:
         put(http, name)
-        query = shipped(source(http, stream=name).streamWriter(VALUES, overwrite=False))
+        query = shipped(
+            source(http, stream=name, committed="none").streamWriter(VALUES, overwrite=False)
+        )
         aside = Quarantine(Settings(url=str(http.base_url)), name)
         for number in range(300):
             task._localProperties = {

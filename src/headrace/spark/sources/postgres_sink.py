@@ -24,9 +24,9 @@ from headrace.client import Settings
 from headrace.postgres.ledger import Claim, RowsDigest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.spark.batch_ids import BatchOfTask, current_batch
-from headrace.spark.commit_note import CommitNote
+from headrace.spark.commit_note import FILE, CommitNote
+from headrace.spark.driver_notes import given_note, query_note
 from headrace.spark.kept_connections import postgres_connection
-from headrace.spark.local_paths import local_path
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine import Quarantine
 from headrace.spark.quarantine_count import QuarantineCount
@@ -59,7 +59,7 @@ class PostgresSink(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         freeze_modules()
-        sink = _Sink(Options(NAME, self.options, OPTIONS), schema)
+        sink = _Sink(Options(NAME, self.options, OPTIONS), schema, is_query=True)
         if overwrite and not sink.target.keys:
             raise OptionError(f"{NAME} only adds: write with output mode append, or give keys.")
         sink.make_ready()
@@ -69,7 +69,7 @@ class PostgresSink(DataSource):
         if overwrite:
             raise OptionError(f"{NAME} replaces no table: write with mode append.")
         options = Options(NAME, self.options, OPTIONS)
-        sink = _Sink(options, schema)
+        sink = _Sink(options, schema, is_query=False)
         sink.make_ready()
         batch = options.text("batch")
         if batch and not options.text("writer"):
@@ -80,7 +80,7 @@ class PostgresSink(DataSource):
 class _Sink:
     """What both writers do with a partition."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType, *, is_query: bool) -> None:
         self._reason = options.text("reasonColumn")
         columns = tuple(name for name in schema.fieldNames() if name != self._reason)
         keys = options.names("keys")
@@ -102,9 +102,9 @@ class _Sink:
         self._run = str(uuid.uuid4())
         self.exactly_once = options.flag("exactlyOnce", True)
         self._quarantine = _quarantine(options)
-        self._note = _note(options)
+        self._note = _note(options, is_query=is_query) if self.exactly_once else None
+        self._committed = self._note.read() if self._note else None
         self._count = QuarantineCount.of(options.text("checkpointLocation"))
-        self._committed = self._note.read() if self._note and self.exactly_once else None
 
     def make_ready(self) -> None:
         if self.exactly_once:
@@ -130,7 +130,7 @@ class _Sink:
     def committed(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         """On the driver, when every task of a batch has committed."""
         done = [each for each in messages if isinstance(each, Done)]
-        if self._note is not None and self.exactly_once:
+        if self._note is not None:
             self._note.add(batch, (each.partition for each in done))
         if self._count is not None:
             self._count.add(batch, sum(each.quarantined for each in done))
@@ -140,13 +140,9 @@ class _Sink:
         return Claim(name, at.query, at.partition, at.batch, self._run, rows, self._committed)
 
 
-def _note(options: Options) -> CommitNote | None:
-    """The file of the option `committed`, or one next to a query's checkpoint."""
-    writer = options.text("writer")
-    if file := options.text("committed"):
-        return CommitNote(local_path("committed", file), writer)
-    checkpoint = options.text("checkpointLocation")
-    return CommitNote.beside(checkpoint, writer) if checkpoint else None
+def _note(options: Options, *, is_query: bool) -> CommitNote | None:
+    note = query_note(options, FILE) if is_query else given_note(options)
+    return CommitNote(note, options.text("writer")) if note is not None else None
 
 
 def _quarantine(options: Options) -> Quarantine | None:

@@ -44,9 +44,7 @@ class HeadraceSource(DataSource):
     ) -> DataSourceStreamWriter:
         if overwrite:
             raise OptionError("Streams only grow: write with output mode append.")
-        options = write_options(self.options)
-        if options.batch is not None:
-            raise OptionError("The option batch is for batch writes: a query counts its own.")
+        options = write_options(self.options, is_query=True)
         freeze_modules()
         # Spark passes it on among the options; it is read before they are checked.
         given = {name.lower(): value for name, value in self.options.items()}

@@ -20,6 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from headrace.client.range_reads import Tail
 from headrace.client.requests import Appended, ProducerStamp
 from headrace.errors import (
     BodyTooLarge,
@@ -34,6 +35,7 @@ from headrace.spark.streams.append_errors import refusal
 from headrace.spark.streams.chunking import BadRow, Chunker, bodies_of
 from headrace.spark.streams.duplicates import is_stored
 from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.plan import StreamTail
 from headrace.spark.streams.sifting import (
     RefusedRow,
     all_refused,
@@ -45,6 +47,7 @@ from headrace.spark.streams.sifting import (
 )
 from headrace.spark.streams.stream_api import Server
 from headrace.spark.streams.stream_options import WriteOptions
+from headrace.spark.streams.target_note import Targets
 
 LANES_MAX: Final = 4
 _WAITING_MAX: Final = 2  # chunks a lane has before it; what it holds in memory
@@ -64,11 +67,18 @@ class Producer:
 
 
 class Appender:
-    """Use it as a context manager: when it is left, everything is in or an error says why not."""
+    """Use it as a context manager: when it is left, everything is in or an error says why not.
 
-    def __init__(self, options: WriteOptions, producer: Producer | None) -> None:
+    With `targets`, what was noted of the streams, one that has lost messages is not written to.
+    """
+
+    def __init__(
+        self, options: WriteOptions, producer: Producer | None, targets: Targets | None = None
+    ) -> None:
         self._options = options
         self._producer = producer
+        self._targets = targets or Targets()
+        self._created: dict[str, int | None] = {}
         self._chunker = Chunker(options.chunk_rows, options.chunk_bytes)
         self._content_types: dict[str, str] = {}
         self._lanes: list[_Lane] = []
@@ -98,19 +108,35 @@ class Appender:
         ]
         if not unknown:
             return
-        server = Server(self._options.settings)
-        try:
-            found = server.tails({"stream": stream} for stream in unknown)
-        except Refused:
-            return  # a lane says which stream is meant
-        finally:
-            server.close()
+        found = self._tails(unknown)
+        for tail in found:
+            self._targets.check(tail)
+        self._created |= {tail.stream: tail.created_at_ms for tail in found if not tail.problem}
         wanted = self._options.content_type if self._options.create else None
         self._content_types |= {
-            stream: tail.content_type
-            for stream, tail in zip(unknown, found, strict=True)
+            tail.stream: tail.content_type
+            for tail in found
             if tail.problem is None and wanted in (None, tail.content_type)
         }
+
+    def _tails(self, streams: Sequence[str]) -> list[Tail]:
+        """What is known of streams in one request; of a server without it, one by one."""
+        server = Server(self._options.settings)
+        try:
+            return server.tails({"stream": stream} for stream in streams)
+        except Refused:  # a lane says which stream is meant
+            return [server.tail(stream) for stream in streams if stream in self._targets.streams]
+        finally:
+            server.close()
+
+    def ends(self) -> dict[str, StreamTail]:
+        """Where each stream ended after what was appended to it. Once all is in."""
+        ends = {stream: end for lane in self._lanes for stream, end in lane.ends.items()}
+        fresh = [stream for stream in ends if stream not in self._created]
+        if fresh:
+            self._created |= {tail.stream: tail.created_at_ms for tail in self._tails(fresh)}
+        found = {name: StreamTail(end, self._created.get(name)) for name, end in ends.items()}
+        return {name: tail for name, tail in found.items() if tail.offset}
 
     def write(self, stream: str, values: pa.Array) -> None:
         """Take values; what makes a whole chunk goes out."""
@@ -177,6 +203,7 @@ class _Lane:
         self._waiting: queue.Queue[tuple[str, pa.Array] | None] = queue.Queue(_WAITING_MAX)
         self.rows = self.appends = self.repeated = 0
         self.refused: dict[str, list[RefusedRow]] = {}
+        self.ends: dict[str, str] = {}
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="append", daemon=True)
         self._thread.start()
@@ -237,6 +264,7 @@ class _Lane:
         if appended.duplicate and not self._is_stored(stream, content_type, body, appended):
             return self._append_sifted(stream, content_type, rows, self._other_rows(stream))
         self._next_seq[stream] = seq + 1
+        self._note_end(stream, appended)
         self.appends += 1
         self.repeated += appended.duplicate
         self.rows += len(rows)
@@ -266,9 +294,14 @@ class _Lane:
         done = self._server.append_all(stream, bodies, content_type, stamps)
         for body, appended in zip(bodies, done, strict=True):
             self._check_repeat(stream, content_type, body, appended)
+            self._note_end(stream, appended)
         self._next_seq[stream] = first + len(bodies)
         self.appends += len(done)
         self.repeated += sum(appended.duplicate for appended in done)
+
+    def _note_end(self, stream: str, appended: Appended) -> None:
+        """A server no longer knows where an old repeat ended."""
+        self.ends[stream] = max(self.ends.get(stream, ""), appended.next_offset or "")
 
     def _check_repeat(
         self, stream: str, content_type: str, body: bytes, appended: Appended

@@ -18,6 +18,7 @@ from headrace.client.requests import Appended, ProducerStamp, Target
 from headrace.client.settings import Settings
 from headrace.client.sync_driver import Driver
 from headrace.client.urls import locate
+from headrace.errors import StreamDeleted, StreamNotFound
 from headrace.protocol.buckets import encode_segment
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.names import CONTROL_PREFIX, check_name
@@ -73,6 +74,14 @@ class Server:
         root = f"{self.settings.url}{self.settings.stream_root}/{CONTROL_PREFIX}"
         target = Target(f"{root}/tails", self.settings)
         return self._driver.run(tails(target, queries, wait=wait))
+
+    def tail(self, stream: str) -> Tail:
+        """As `tails` of one stream, of any server of the protocol."""
+        try:
+            info = self._driver.run(requests.head(self.target(stream)))
+        except (StreamNotFound, StreamDeleted) as error:
+            return Tail(stream, problem="stream-not-found", detail=error.detail)
+        return Tail(stream, info.next_offset, content_type=info.content_type)
 
     def list_bucket(self, bucket: str, prefix: str) -> list[Change]:
         return self._driver.run(list_streams(streams_target(self.settings, bucket), prefix))

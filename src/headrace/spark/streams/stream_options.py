@@ -12,6 +12,7 @@ from typing import Any, Final
 from headrace.client import Retry, Settings
 from headrace.errors import InvalidOffset
 from headrace.protocol.offsets import BEGINNING, parse_token
+from headrace.spark.driver_notes import TARGETS_FILE, DriverNote, given_note, query_note
 from headrace.spark.options import OptionError, Options
 from headrace.spark.streams.sifting import name_refusal
 
@@ -45,7 +46,7 @@ _OF_KAFKA: Final = {
 WRITE_OPTIONS: Final = frozenset(
     {
         "url", "token", "stream", "producerId", "chunkRows", "chunkBytes", "createStreams",
-        "contentType", "exactlyOnce", "batch", "fetchOffset.numRetries",
+        "contentType", "exactlyOnce", "batch", "committed", "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs", "quarantineUrl", "quarantineStream", "quarantineToken",
     }
 )  # fmt: skip
@@ -117,6 +118,7 @@ class WriteOptions:
     content_type: str
     exactly_once: bool
     batch: int | None = None  # of a batch write that says which it is
+    note: DriverNote | None = None  # where the driver keeps what was written
     quarantine_stream: str = ""  # for rows that the server refuses
     quarantine_settings: Settings = field(default_factory=Settings)
 
@@ -154,15 +156,21 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
+def write_options(given: Mapping[str, str], *, is_query: bool = False) -> WriteOptions:
     options = _options(given, WRITE_OPTIONS)
     batch = options.number("batch", 0, least=0) if options.text("batch") else None
     if batch is not None and not options.text("producerId"):
         raise OptionError("The option batch needs the option producerId, whose batches it counts.")
+    if batch is not None and is_query:
+        raise OptionError("The option batch is for batch writes: a query counts its own.")
     stream, quarantine = options.text("stream"), options.text("quarantineStream")
     for option, name in (("stream", stream), ("quarantineStream", quarantine)):
         if quarantine and name and (reason := name_refusal(name)):
             raise OptionError(f"The option {option} cannot be a stream's name, {name!r}: {reason}")
+    exactly_once = options.flag("exactlyOnce", True)
+    note = None
+    if exactly_once:
+        note = query_note(options, TARGETS_FILE) if is_query else given_note(options)
     return WriteOptions(
         settings=_settings(options),
         stream=stream or None,
@@ -171,8 +179,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         chunk_bytes=options.number("chunkBytes", 4 * 1024 * 1024),
         create=options.flag("createStreams", False),
         content_type=options.text("contentType", "application/json"),
-        exactly_once=options.flag("exactlyOnce", True),
+        exactly_once=exactly_once,
         batch=batch,
+        note=note,
         quarantine_stream=quarantine,
         quarantine_settings=_quarantine_settings(options),
     )

@@ -12,6 +12,9 @@ query to name: `producerId` and `batch` say the same there. The epoch is the bat
 partition may be empty in a batch, and sequence numbers must have no holes. What an append holds
 depends on the rows alone: a fixed number of them, never on how Arrow cut them.
 
+The driver notes where the streams ended (`target_note`), and no task extends one that has lost
+messages since.
+
 With the option `quarantineStream`, a row that the server refuses for good goes there with the
 reason, once everything else is in and before the task ends.
 """
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -43,8 +46,10 @@ from headrace.spark.streams.appender import Appender, Producer
 from headrace.spark.streams.chunking import by_stream
 from headrace.spark.streams.columns import gathered
 from headrace.spark.streams.offset_tracker import StreamProblem
+from headrace.spark.streams.plan import StreamTail
 from headrace.spark.streams.sifting import RefusedRow
 from headrace.spark.streams.stream_options import WriteOptions
+from headrace.spark.streams.target_note import TargetNote
 
 # Rows are sorted by stream so many at a time: with thousands of streams each has few of them.
 _GATHERED_ROWS = 100_000
@@ -63,6 +68,7 @@ class Written(WriterCommitMessage):
     appends: int
     repeated: int
     quarantined: int = 0
+    ends: dict[str, StreamTail] = field(default_factory=dict)
 
 
 def check_columns(options: WriteOptions, schema: StructType) -> None:
@@ -85,12 +91,19 @@ class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(options, schema)
         self._options = options
+        self._note = TargetNote(options.note) if options.note is not None else None
+        self._targets = self._note.read() if self._note is not None else None
+
+    def _note_ends(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when every task of a batch is done."""
+        if self._note is not None:
+            self._note.add(done.ends for done in messages if isinstance(done, Written))
 
     def _append_all(
         self, batches: Iterator[pa.RecordBatch], producer: Producer | None, claim: Claim
     ) -> Written:
         freeze_modules()
-        with Appender(self._options, producer) as appender:
+        with Appender(self._options, producer, self._targets) as appender:
             for rows in gathered(batches, _GATHERED_ROWS, _GATHERED_BYTES):
                 found = list(self._by_stream(rows))
                 appender.expect(stream for stream, _ in found)
@@ -105,7 +118,12 @@ class _Writer:
                 [_rejected(stream, row) for stream, row in refused]
             )
         return Written(
-            claim.partition, appender.rows, appender.appends, appender.repeated, len(refused)
+            claim.partition,
+            appender.rows,
+            appender.appends,
+            appender.repeated,
+            len(refused),
+            appender.ends() if self._targets is not None else {},
         )
 
     def _by_stream(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
@@ -150,7 +168,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every append was complete when its task was; what was set aside is counted."""
+        """Every append was complete when its task was; the ends, and what was set aside, are noted."""
+        self._note_ends(messages)
         if self._count is not None:
             done = (each for each in messages if isinstance(each, Written))
             self._count.add(batchId, sum(each.quarantined for each in done))
@@ -175,3 +194,6 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             producer = Producer(f"{self._id}-{partition}", self._epoch)
         claim = Claim(self._id, "batch", partition, self._epoch)
         return self._append_all(iterator, producer, claim)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._note_ends(messages)
