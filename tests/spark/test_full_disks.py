@@ -103,7 +103,7 @@ SCHEMA = StructType([StructField("id", LongType()), StructField("note", StringTy
 
 
 def lake_writer(path: Path) -> StreamWriter:
-    return StreamWriter(DeltaLake(path, ()), SCHEMA)
+    return StreamWriter(DeltaLake(path, ()), SCHEMA, None)
 
 
 def test_a_full_disk_under_a_task_of_the_lake_sink(disk: SmallDisk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.spark.lake.archives import IcebergArchive, find_archive, small_files
@@ -18,7 +20,7 @@ from headrace.spark.lake.parquet_files import LakeError, write_files
 from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
 from headrace.spark.options import OptionError
 from headrace.spark.pipelines.runner import explain
-from headrace.spark.sources.lake import LakeSink
+from headrace.spark.sources.lake import Files, LakeSink
 
 SCHEMA = pa.schema(
     [
@@ -185,7 +187,9 @@ def test_a_directory_may_have_any_name_or_is_refused(kind: str, place: str, tmp_
 def test_a_name_in_a_catalog_has_one_namespace(name: str, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "events"), "tableFormat": "iceberg", "table": name}
     with pytest.raises(OptionError, match="is a namespace and a name"):
-        LakeSink(options).streamWriter(StructType([StructField("n", LongType())]), False)
+        LakeSink(options | {"committed": "none"}).streamWriter(
+            StructType([StructField("n", LongType())]), False
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -220,6 +224,83 @@ def test_what_is_added_while_files_are_merged_stays_and_old_versions_can_be_read
     catalog.engine.dispose()
     assert sorted(old, key=lambda row: row["n"]) == before
     assert [row["n"] for row in stored(lake)] == list(range(7))
+
+
+def query_batch(kind: str, home: Path, batch: int, **options: str) -> None:
+    """What the driver does with the files of one batch."""
+    given = {"path": str(home / "table"), "tableFormat": kind, "checkpointLocation": str(home)}
+    schema = StructType([StructField("n", LongType())])
+    writer = LakeSink(given | options).streamWriter(schema, False)
+    held = [pa.RecordBatch.from_pydict({"n": pa.array([batch], pa.int64())})]
+    place = home / "table" / ("data" if kind == "iceberg" else "")
+    files = write_files(place, f"part-{batch}", held, (), keep_partition_columns=False)
+    messages: list[WriterCommitMessage | None] = [Files("query", files)]
+    try:
+        writer.commit(messages, batch)
+    except LakeError:
+        writer.abort(messages, batch)
+        raise
+
+
+def numbers(kind: str, home: Path) -> list[int]:
+    if kind == "delta":
+        table = DeltaTable(str(home / "table")).to_pyarrow_table()
+    else:
+        catalog = Iceberg.at(home / "table").catalog()
+        table = catalog.load_table("headrace.table").scan().to_arrow()
+        catalog.engine.dispose()
+    return sorted(table.column("n").to_pylist())
+
+
+def roll_back(kind: str, home: Path) -> None:
+    if kind == "delta":
+        DeltaTable(str(home / "table")).restore(1)  # 0 made it
+        return
+    catalog = Iceberg.at(home / "table").catalog()
+    table = catalog.load_table("headrace.table")
+    table.manage_snapshots().rollback_to_snapshot(table.history()[0].snapshot_id).commit()
+    catalog.engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("how", ["rolled back", "from a backup", "made anew", "deleted"])
+def test_a_query_does_not_add_to_a_table_that_has_lost_its_commits(
+    kind: str, how: str, tmp_path: Path
+) -> None:
+    query_batch(kind, tmp_path, 0)
+    table, backup = tmp_path / "table", tmp_path / "backup"
+    shutil.copytree(table, backup)
+    query_batch(kind, tmp_path, 1)
+    query_batch(kind, tmp_path, 2)
+    if how == "rolled back":
+        roll_back(kind, tmp_path)
+    else:
+        shutil.rmtree(table)
+    if how == "from a backup":
+        shutil.copytree(backup, table)
+    elif how == "made anew":
+        query_batch(kind, tmp_path, 2, committed="none")
+    with pytest.raises(LakeError, match=r"committed batch 2 .*now the table.*delete .*lake\.json"):
+        query_batch(kind, tmp_path, 3)
+    if how == "deleted":
+        assert not list(table.rglob("*.parquet"))
+    else:
+        assert numbers(kind, tmp_path) == [2 if how == "made anew" else 0]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_what_others_do_to_a_table_is_no_loss(kind: str, tmp_path: Path) -> None:
+    for batch in (0, 1, 1):
+        query_batch(kind, tmp_path, batch)
+    query_batch(kind, tmp_path, 7, committed="none")
+    if kind == "delta":
+        DeltaTable(str(tmp_path / "table")).optimize.compact()
+    else:
+        archive = find_archive(str(tmp_path / "table"))
+        assert isinstance(archive, IcebergArchive)
+        archive.merge_files()
+    query_batch(kind, tmp_path, 8)
+    assert numbers(kind, tmp_path) == [0, 1, 7, 8]
 
 
 @pytest.mark.slow

@@ -23,6 +23,14 @@ from headrace.spark.lake.table_checks import (
     check_iceberg_place,
     check_partitions,
 )
+from headrace.spark.lake.table_history import (
+    GONE,
+    TableMark,
+    lost_of_delta,
+    lost_of_iceberg,
+    mark_of_delta,
+    mark_of_iceberg,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -52,6 +60,12 @@ class LakeTable(Protocol):
 
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query is in."""
+
+    def mark(self, batch: int) -> TableMark:
+        """The table as it is after `batch` was committed."""
+
+    def lost(self, query: str, mark: TableMark) -> str | None:
+        """What became of the table if it no longer has what was in it at `mark`."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +124,27 @@ class DeltaLake:
         path = str(self.path)
         return DeltaTable.is_deltatable(path) and _is_in_delta(DeltaTable(path), query, batch)
 
+    def mark(self, batch: int) -> TableMark:
+        from deltalake import DeltaTable
+
+        return mark_of_delta(DeltaTable(str(self.path)), batch)
+
+    def lost(self, query: str, mark: TableMark) -> str | None:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(str(self.path)):
+            return GONE
+        table = DeltaTable(str(self.path))
+        return lost_of_delta(table, mark, _last_in_delta(table, query))
+
 
 def _is_in_delta(table: DeltaTable, query: str, batch: int) -> bool:
+    return _last_in_delta(table, query) >= batch
+
+
+def _last_in_delta(table: DeltaTable, query: str) -> int:
     done = table.transaction_version(query)
-    return done is not None and done >= batch
+    return -1 if done is None else done
 
 
 @dataclass(frozen=True)
@@ -180,7 +211,7 @@ class Iceberg:
     ) -> bool:
         table = self._table(catalog, schema)
         self._check(table, schema)
-        if _is_in_iceberg(table, query, batch):
+        if _last_in_iceberg(table, query) >= batch:
             return False
         paths = [location(self.data_dir / file.name) for file in files]
         if paths:
@@ -191,7 +222,18 @@ class Iceberg:
 
     def has(self, query: str, batch: int) -> bool:
         with self.opened() as table:
-            return table is not None and _is_in_iceberg(table, query, batch)
+            return table is not None and _last_in_iceberg(table, query) >= batch
+
+    def mark(self, batch: int) -> TableMark:
+        with self.opened() as table:
+            assert table is not None, "a batch was just committed to it"
+            return mark_of_iceberg(table, batch)
+
+    def lost(self, query: str, mark: TableMark) -> str | None:
+        with self.opened() as table:
+            if table is None:
+                return GONE
+            return lost_of_iceberg(table, mark, _last_in_iceberg(table, query))
 
     def _table(self, catalog: SqlCatalog, schema: pa.Schema) -> Table:
         namespace = self.name.rpartition(".")[0]
@@ -222,5 +264,5 @@ def _mark(query: str) -> str:
     return f"headrace.batch.{query}"
 
 
-def _is_in_iceberg(table: Table, query: str, batch: int) -> bool:
-    return int(table.properties.get(_mark(query), -1)) >= batch
+def _last_in_iceberg(table: Table, query: str) -> int:
+    return int(table.properties.get(_mark(query), -1))

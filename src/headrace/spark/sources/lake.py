@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.spark.batch_ids import current_batch
+from headrace.spark.driver_notes import DriverNote, query_note
 from headrace.spark.lake.parquet_files import (
     LakeError,
     LakeFile,
@@ -30,11 +31,13 @@ from headrace.spark.lake.parquet_files import (
     write_files,
 )
 from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
+from headrace.spark.lake.table_history import TableMark
 from headrace.spark.local_paths import local_path
 from headrace.spark.options import OptionError, Options
 
 NAME = "headrace_lake"
-OPTIONS = frozenset({"path", "tableFormat", "partitionBy", "catalog", "table"})
+OPTIONS = frozenset({"path", "tableFormat", "partitionBy", "catalog", "table", "committed"})
+NOTE_FILE = "lake.json"
 
 Messages = list[WriterCommitMessage | None]
 
@@ -53,7 +56,8 @@ class LakeSink(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        return StreamWriter(self._checked_table(schema), schema)
+        note = query_note(Options(NAME, self.options, OPTIONS), NOTE_FILE)
+        return StreamWriter(self._checked_table(schema), schema, note)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -130,15 +134,40 @@ class _Writer:
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    def __init__(self, table: LakeTable, schema: StructType, note: DriverNote | None) -> None:
+        super().__init__(table, schema)
+        self._note = note
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         at = current_batch()
         return self._write(at.query, f"part-{at.batch:08d}-{at.partition:05d}", iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        written = [each for each in messages if isinstance(each, Files) and each.files]
+        if written:
+            self._miss_lost_commits(written[0].query)
         self._commit(messages, batchId)
+        if written and self._note is not None:
+            self._note.write(asdict(self._table.mark(batchId)))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         self._abort(messages, batchId)
+
+    def _miss_lost_commits(self, query: str) -> None:
+        """Refuse to go on over a hole: the table may have been rolled back."""
+        noted = self._note.read() if self._note is not None else None
+        if self._note is None or noted is None:
+            return
+        mark = TableMark(**noted)
+        lost = self._table.lost(query, mark)
+        if lost is not None:
+            raise LakeError(
+                f"{self._table.data_dir}: this query has committed batch {mark.batch} to the table "
+                f"(version or snapshot {mark.version}), and now the table {lost}. Nothing more is "
+                "written. To write everything again: start with another checkpoint (in a pipeline, "
+                "another --state) and another table. To go on without what is lost: delete "
+                f"{self._note.path.absolute()}."
+            )
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
