@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.postgres import changes
-from headrace.postgres.changes import Batch, ChangeFeed, Position
+from headrace.postgres.changes import Batch, ChangeFeed
 from headrace.postgres.pgoutput import Change
+from headrace.postgres.positions import Position
 from headrace.postgres.replication import Replication
 from headrace.postgres.server import PostgresServer
 from headrace.postgres.sink import Target, write

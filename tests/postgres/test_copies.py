@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from headrace.postgres import changes
-from headrace.postgres.changes import ChangeFeed, Position
+from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.pgoutput import Change
+from headrace.postgres.positions import Position
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Slot
 from headrace.testing.waiting import eventually
@@ -244,6 +245,122 @@ def test_partitions_that_come_or_go_with_rows_are_reported(
         (notice,) = take_all(consumer)
         assert sorted(value(notice)["detached"]) == ["public.items_a", "public.items_b"]
         assert take_all(consumer) == []
+
+
+@pytest.mark.parametrize("how", ["truncate items_a", "vacuum full items_a"])
+def test_a_truncate_of_one_partition_is_reported_and_so_is_what_looks_like_one(
+    database: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute(database, *PARTS, MADE)
+    with consuming(database, "items") as consumer:
+        take_all(consumer)
+        execute(database, how, "insert into items values (2, 'b')")
+        found = take_all(consumer)
+        assert [change.op for change in found] == ["insert", "schema"]
+        assert value(found[1])["truncated"] == ["public.items_a"]
+        assert "truncated or rewritten (public.items_a)" in caplog.text
+        assert take_all(consumer) == []
+
+
+def test_a_table_with_a_truncated_partition_is_copied_again_on_request(database: str) -> None:
+    execute(database, *PARTS, MADE, "insert into items values (101, 'b')")
+    with consuming(database, "items", on_partitions="resnapshot") as consumer:
+        state = folded(take_all(consumer), {})
+        execute(database, "truncate items_a", "insert into items values (2, 'c')")
+        assert folded(take_all(consumer), state)["public.items"] == in_postgres(database, "items")
+
+
+def test_partitions_noted_by_an_earlier_version_are_not_taken_for_truncated(database: str) -> None:
+    execute(database, *PARTS)
+    with consuming(database, "items") as consumer:
+        take_all(consumer)
+        execute(
+            database,
+            "update headrace.partitions set parts = (select jsonb_object_agg(key, value->0)"
+            " from jsonb_each(parts))",
+            "alter table headrace.copies drop shape, drop key_names",
+        )
+        consumer.restart()
+        assert take_all(consumer) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_change_of_columns_is_reported_before_the_tables_next_row(
+    database: str, restarted: bool
+) -> None:
+    execute(database, ITEMS, "insert into items values (1)")
+    with consuming(database, "items") as consumer:
+        take_all(consumer)
+        execute(database, "insert into items values (2)", "alter table items add column n int")
+        if restarted:
+            consumer.restart()
+        insert, notice = take_all(consumer)
+        assert (insert.op, notice.op) == ("insert", "schema")
+        names = [column["name"] for column in value(notice)["columns"]]
+        assert names == ["id", "title", "body", "n"]
+        execute(database, "insert into items values (3, 'c', null, 7)")
+        assert [(change.op, value(change)["n"]) for change in take_all(consumer)] == [("insert", 7)]
+        execute(database, "alter table items rename n to m", "insert into items values (4)")
+        assert [change.op for change in take_all(consumer)] == ["schema", "insert"]
+        assert take_all(consumer) == []
+
+
+def test_tables_of_every_kind_are_described_alike_by_the_catalog_and_by_the_log(
+    database: str,
+) -> None:
+    """Else every look would find another shape, and report it."""
+    kinds = {
+        "plain": "(id int primary key, d numeric(10, 2), v varchar(7)[])",
+        "parts": "(id int, n int, primary key (id, n)) partition by range (id)",
+        "made": "(id int primary key, twice int generated always as (id * 2) stored, n int)",
+        "whole": "(a int, b text)",
+        "dropped": "(gone int, id int primary key, n int)",
+        '"Odd Name"': '(id int primary key, "Odd Column" bit(3))',
+    }
+    execute(
+        database,
+        *(f"create table {name} {columns}" for name, columns in kinds.items()),
+        "create table parts_a (n int not null, other int, id int not null)",
+        "alter table parts_a drop other",
+        "alter table parts attach partition parts_a for values from (0) to (100)",
+        "alter table whole replica identity full",
+        "alter table dropped drop gone",
+    )
+    names = [name.strip('"') for name in kinds]
+    with consuming(database, *names) as consumer:
+        take_all(consumer)
+        execute(
+            database,
+            "insert into plain values (1)",
+            "insert into parts values (1, 1)",
+            "insert into made values (1)",
+            "insert into whole values (1)",
+            "insert into dropped values (1)",
+            'insert into "Odd Name" values (1)',
+        )
+        assert [change.op for change in take_all(consumer)] == 6 * ["insert"]
+        consumer.restart()
+        assert take_all(consumer) == []
+
+
+@pytest.mark.parametrize("how", ["truncate", "copy", "loss"])
+def test_a_consumer_that_cannot_reset_is_refused_what_asks_it_to(database: str, how: str) -> None:
+    """As with a stream for each row: those of deleted rows would live on without a word."""
+    execute(database, ITEMS, "insert into items values (1)")
+    with consuming(database, "items", may_reset=False) as consumer:
+        take_all(consumer)
+        if how == "truncate":
+            execute(database, "truncate items")
+        elif how == "copy":
+            consumer.feed.slot.request_copy("items")
+        else:
+            execute(database, "drop table items", ITEMS)
+        execute(database, "insert into items values (2)")
+        for _ in range(2):
+            with pytest.raises(SlotError, match=r"those deleted would live on.*delete these str"):
+                take_all(consumer)
+            consumer.restart()
+        assert consumer.at.generation == 0
 
 
 def test_a_table_whose_partitions_moved_is_copied_again_on_request(database: str) -> None:

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from headrace.postgres import changes
-from headrace.postgres.changes import ChangeFeed, Position
+from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.pgoutput import lsn_text
+from headrace.postgres.positions import Position
 from headrace.postgres.server import PostgresServer
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Slot
@@ -77,7 +78,8 @@ def test_a_checkpoint_from_before_there_were_owners_goes_on(database: str) -> No
         consumer.feed.close()
         execute(
             database,
-            "alter table headrace.slots drop owner, drop owner_name, drop mark, drop keep_mb",
+            "alter table headrace.slots drop owner, drop owner_name, drop mark, drop keep_mb,"
+            " drop delivered",
             "insert into items values (2)",
         )
         consumer.at = Position.of(old)
@@ -139,9 +141,8 @@ def test_after_a_restore_to_before_the_checkpoint_all_is_copied_again(
             backup = server.data_dir.with_name("backup")
             subprocess.run(["cp", "-a", server.data_dir, backup], check=True)
             server.start()
-            for number in range(2, 5):  # a position is marked with the batch after it
-                execute(server.url, f"insert into items values ({number})")
-                take_all(consumer)
+            execute(server.url, "insert into items values (2)")
+            take_all(consumer)
             consumer.feed.close()
             server.stop()
             shutil.rmtree(server.data_dir)
@@ -159,6 +160,68 @@ def test_after_a_restore_to_before_the_checkpoint_all_is_copied_again(
             ]  # fmt: skip
             execute(server.url, "insert into items values (8)")
             assert take_all(consumer) == [("insert", '{"id":8}')]
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_checkpoint_that_is_older_than_the_slot_is_refused(database: str, batches: int) -> None:
+    """Postgres would begin at what was acknowledged last, and say nothing of what lies between."""
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items values (1)")
+        take_all(consumer)
+        old = consumer.at
+        for number in range(batches):
+            execute(database, f"insert into items values ({number + 2})")
+            take_all(consumer)
+        assert consumer.is_quiet()
+        newest, consumer.at = consumer.at, old
+        consumer.restart()
+        execute(database, "insert into items values (9)")
+        with pytest.raises(SlotError, match=r"checkpoint is older than the slot.*newest") as told:
+            take_all(consumer)
+        with pytest.raises(SlotError, match="checkpoint is older"):
+            consumer.feed.reread(old, newest)
+        consumer.at = newest
+        consumer.restart()
+        assert take_all(consumer) == [("insert", '{"id":9}')]
+        consumer.feed.close()
+        execute(database, str(told.value).partition(" run: ")[2])
+        with consuming(database, "items") as second:
+            found = take_all(second)
+        assert (found[0], len(found)) == (RESET, batches + 3)
+
+
+def test_a_consumer_without_a_snapshot_begins_where_the_last_one_ended(database: str) -> None:
+    execute(database, ITEMS)
+    slot = Slot(database, name_of(database), ["items"], snapshot=False)
+    first = Consumer(database, name_of(database), ["items"])
+    execute(database, "insert into items values (1)")
+    take_all(first)
+    assert first.is_quiet()
+    first.feed.close()
+    execute(database, "update headrace.slots set owner = null", "insert into items values (2)")
+    feed = ChangeFeed(slot)
+    start = feed.begin()
+    batch = feed.next_batch(start, **BOUNDS, wait_secs=10)
+    assert [change.key for change in batch.changes] == ['{"id":2}']
+    feed.close()
+
+
+def test_a_slot_lost_in_a_failover_is_followed_by_one_snapshot() -> None:
+    with private_postgres() as server:
+        execute(server.url, ITEMS, "insert into items values (1)")
+        with consuming(server.url, "items") as consumer:
+            take_all(consumer)
+            consumer.feed.close()
+            server.stop()
+            _promoting(server)
+            server.start()
+            consumer.feed.slot.drop()  # as where it is not synchronised to standbys
+            assert take_all(consumer) == [RESET, ("snapshot", '{"id":1}')]
+            assert consumer.at.system.endswith("/2")
+            consumer.restart()
+            execute(server.url, "insert into items values (2)")
+            assert take_all(consumer) == [("insert", '{"id":2}')]
 
 
 def _promoting(server: PostgresServer) -> None:

@@ -144,9 +144,13 @@ def test_rows_that_the_server_refuses_go_aside_once_and_the_others_arrive(
         ({"stream": "/x/{key}"}, "'x' is not a bucket id"),
         ({"stream": "bad", "quarantine": "bad"}, "both the stream of items and the quarantine"),
         ({"quarantine": "../bad"}, "quarantine: '../bad' cannot be a stream"),
+        (
+            {"stream": "{key}", "format": "changes", "on_partitions": "resnapshot"},
+            "begins with a reset, which streams of one row each",
+        ),
     ],
 )
-def test_a_name_that_would_set_every_row_aside_is_refused(
+def test_a_configuration_that_would_lose_rows_is_refused(
     spark: SparkSession, tmp_path: Path, given: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):

@@ -8,7 +8,8 @@ that a schema change is reported once. Read again from a position, the feed give
 A position also says whose it is. A consumer is named by the first batch it is given; once that is
 checkpointed and it asks for the next, it owns the slot, and other consumers are refused. It also
 names the Postgres server and the mark in it, so that a position is not trusted by a database that
-was restored to an earlier moment (`history`).
+was restored to an earlier moment (`history`). The reverse is refused: from a position older than
+what was acknowledged, Postgres would silently skip to where it can start (`marks`).
 """
 
 from __future__ import annotations
@@ -17,87 +18,36 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import psycopg
 
 from headrace.postgres.catalog import check_identity, primary_key
-from headrace.postgres.copies import Copies, Copy, OnPartitions
+from headrace.postgres.collector import REST_OF_TRANSACTION_SECS, Bounds, Collector, size_of
+from headrace.postgres.copies import Copies, Copy, OnPartitions, reset_refused
 from headrace.postgres.history import identify
 from headrace.postgres.keys import Keys
+from headrace.postgres.marks import Marks
 from headrace.postgres.origins import Origin, is_own
 from headrace.postgres.pgoutput import (
-    Begin,
     Change,
-    Commit,
     Decoder,
-    Described,
-    Relation,
     lsn_number,
     lsn_text,
 )
+from headrace.postgres.positions import Position, with_relation, with_shape
 from headrace.postgres.replication import Replication, open_replication
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Generation, Slot
 
 T = TypeVar("T")
 
-# A transaction arrives in one go once it is committed; a pause this long ends a batch inside it.
-_REST_OF_TRANSACTION_SECS = 1.0
 _REREAD_SECS = 60.0
 _ASK_AGAIN_SECS = 0.05  # how far Postgres has sent, while a run waits for the end
 _FIRST_RETRY_SECS = 0.1
 _LAST_RETRY_SECS = 2.0
 _LOOK_AGAIN_SECS = 10.0  # between checks that the publication still has every table
-
-
-@dataclass(frozen=True)
-class Position:
-    generation: int
-    row: int
-    lsn: int
-    skip: int = 0
-    shapes: dict[str, str] = field(default_factory=dict)
-    owner: str = ""  # none before the first batch, nor in checkpoints of earlier versions
-    system: str = ""  # the same
-    mark: int = 0  # the end of a batch that was noted in Postgres; missing there after a restore
-    keys: dict[str, list[str]] = field(default_factory=dict)  # the names that each key had
-    copy: int = 0  # the last copy of a table that was begun between changes
-    copy_row: int = 0  # and how many rows of it are behind
-
-    @classmethod
-    def of(cls, offset: dict[str, Any]) -> Position:
-        return cls(
-            offset["generation"],
-            offset["row"],
-            lsn_number(offset["lsn"]),
-            offset["skip"],
-            offset["shapes"],
-            offset.get("owner", ""),
-            offset.get("system", ""),
-            lsn_number(offset.get("mark", "0/0")),
-            offset.get("keys", {}),
-            offset.get("copy", 0),
-            offset.get("copy_row", 0),
-        )
-
-    def offset(self) -> dict[str, Any]:
-        """As JSON, keys in order: Spark compares offsets as text."""
-        offset = {
-            "copy": self.copy or "",
-            "copy_row": self.copy_row or "",
-            "generation": self.generation,
-            "keys": dict(sorted(self.keys.items())) or "",
-            "lsn": lsn_text(self.lsn),
-            "mark": lsn_text(self.mark) if self.mark else "",
-            "owner": self.owner,
-            "row": self.row,
-            "shapes": dict(sorted(self.shapes.items())),
-            "skip": self.skip,
-            "system": self.system,
-        }
-        return {name: value for name, value in offset.items() if value != ""}
 
 
 @dataclass(frozen=True)
@@ -114,7 +64,8 @@ class ChangeFeed:
 
     `retry_secs` is how long Postgres may be away before that is an error. `origin="others"` leaves
     out what our sink wrote, so that nothing goes in circles; "none" leaves out what any replication
-    origin did, such as a logical subscription.
+    origin did, such as a logical subscription. Without `may_reset`, for a consumer that cannot
+    forget all rows of a table at once, whatever would ask that of it is an error.
     """
 
     def __init__(
@@ -125,6 +76,7 @@ class ChangeFeed:
         recover_lost_slot: bool = True,
         retry_secs: float = 60.0,
         on_partitions: OnPartitions = "report",
+        may_reset: bool = True,
     ) -> None:
         self.slot = slot
         self._copies = Copies(slot, on_partitions)
@@ -132,6 +84,7 @@ class ChangeFeed:
         self._knows_copies = False
         self._origin = origin
         self._recover = recover_lost_slot
+        self._may_reset = may_reset
         self._retry_secs = retry_secs
         self._generation: Generation | None = None
         self._reader: Replication | None = None
@@ -141,7 +94,8 @@ class ChangeFeed:
         self._own_name = uuid.uuid4().hex[:12]
         self._claimed = ""
         self._system = ""
-        self._mark = 0
+        self._marks = Marks(slot)
+        self._delivered = 0  # as it was last noted
 
     def begin(self) -> Position:
         """Where a new consumer starts. Asked twice, the answer is the same."""
@@ -153,8 +107,11 @@ class ChangeFeed:
         if self.slot.with_snapshot and not found.staged:
             found = self.slot.ensure(fresh=True)  # an earlier consumer took the snapshot
         self._generation = found
-        # What an earlier consumer had copied is gone, and this one does not ask for it.
-        return self._first(found, row=0 if self.slot.with_snapshot else found.rows)
+        if self.slot.with_snapshot:
+            return self._first(found, row=0)
+        # What an earlier consumer had is gone, and this one does not ask for it.
+        lsn = max(found.lsn, self._marks.delivered(found.number))
+        return replace(self._first(found, row=found.rows), lsn=lsn)
 
     def _first(self, generation: Generation, *, row: int) -> Position:
         found = self.slot.relations(generation)
@@ -185,7 +142,7 @@ class ChangeFeed:
 
         With `until`, a position in the log, it is empty only once everything before it was given.
         """
-        bounds = _Bounds(rows_max, bytes_max, wait_secs, until)
+        bounds = Bounds(rows_max, bytes_max, wait_secs, until)
         return self._retrying(lambda: self._next_batch(start, bounds), wait_secs)
 
     def reread(self, start: Position, end: Position) -> list[Change]:
@@ -199,8 +156,9 @@ class ChangeFeed:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+        self._marks.close()
 
-    def _next_batch(self, start: Position, bounds: _Bounds) -> Batch:
+    def _next_batch(self, start: Position, bounds: Bounds) -> Batch:
         generation = self._in_force(start)
         at = self._named(start)
         if generation.number != start.generation:
@@ -216,30 +174,62 @@ class ChangeFeed:
         copy = self._due_copy(start)
         if copy is not None:
             if start.copy == copy.number or start.lsn >= copy.lsn:
-                return self._copy_batch(start, at, copy, bounds)
+                return self._marked(self._copy_batch(start, at, copy, bounds))
             bounds = replace(bounds, until=max(bounds.until or 0, copy.lsn), stop=copy.lsn)
         elif bounds.until is not None and start.lsn >= bounds.until:
             return Batch(start, at, [])
         reader = self._reader_at(start)
-        reader.acknowledge(start.lsn)
         found = replace(self._collect(reader, at, bounds), start=start)
         if copy is not None and not found.changes and found.end.lsn >= copy.lsn:
-            return self._copy_batch(start, found.end, copy, bounds)
+            found = self._copy_batch(start, found.end, copy, bounds)
+        found = self._marked(found)
+        self._acknowledge(reader, start.lsn, start.lsn)
         return found
+
+    def _marked(self, batch: Batch) -> Batch:
+        """The batch with a mark in its end, if anything is in it."""
+        if not batch.changes:
+            return batch
+        if any(change.op == "truncate" for change in batch.changes):
+            self._check_reset("a table was truncated")
+        end = replace(batch.end, mark=self._mark(batch.start.lsn))
+        if self._read_to == batch.end:
+            self._read_to = end
+        return replace(batch, end=end)
+
+    def _mark(self, delivered: int) -> int:
+        mark = self._marks.add(delivered)
+        self._delivered = delivered
+        return mark
+
+    def _acknowledge(self, reader: Replication, lsn: int, delivered: int) -> None:
+        """Let Postgres forget what is before `lsn`. It is noted first up to where it was
+        delivered: a checkpoint from before finds no other sign of it."""
+        assert self._generation is not None, "a reader is of a generation"
+        if delivered > max(self._delivered, self._generation.lsn):
+            self._mark(delivered)
+        reader.acknowledge(lsn)
 
     def _due_copy(self, start: Position) -> Copy | None:
         """The next copy to insert between changes, if any; a finished one is dropped."""
         while True:
             if not self._knows_copies:
-                self._copy = self._copies.next(start.copy)
+                self._copy = self._copies.next(start.copy, start.shapes)
                 self._knows_copies = True
             copy = self._copy
-            if copy is None or (start.copy, start.copy_row) != (copy.number, copy.rows):
+            if copy is None:
+                return None
+            is_through = (start.copy, start.copy_row) == (copy.number, copy.rows)
+            # The log was faster: a row came after the change of columns.
+            is_known = copy.shape is not None and copy.shape == start.shapes.get(copy.table)
+            if not is_through and not (is_known and start.lsn >= copy.lsn):
                 return copy
             self._copies.release(copy)
             self._knows_copies = False
 
-    def _copy_batch(self, start: Position, at: Position, copy: Copy, bounds: _Bounds) -> Batch:
+    def _copy_batch(self, start: Position, at: Position, copy: Copy, bounds: Bounds) -> Batch:
+        if copy.notice is None:
+            self._check_reset(f"{copy.table} is to be copied again")
         if at.copy != copy.number:
             at = replace(at, copy=copy.number, copy_row=0)
         last = min(copy.rows, at.copy_row + bounds.rows_max)
@@ -259,12 +249,14 @@ class ChangeFeed:
             for change in found:
                 changes.append(change)
                 rows += 1
-                size_bytes += _size_bytes(change)
+                size_bytes += size_of(change)
                 if bytes_max is not None and size_bytes >= bytes_max:
                     break
+        if copy.shape is not None:
+            at = with_shape(at, copy.table, copy.shape, copy.key_names)
         relation = self._copies.relation(copy) if rows and at.copy_row == 0 else None
         if relation is not None and at.shapes.get(copy.table) != relation.fingerprint:
-            at = _with_shape(at, relation)
+            at = with_relation(at, relation)
             value = self.slot.types.describe(relation)
             changes.insert(1, changes[0]._replace(op="schema", value=value, seq=-1))
         return replace(at, copy_row=at.copy_row + rows), changes
@@ -289,24 +281,30 @@ class ChangeFeed:
                     f"The slot {self.slot.name} is lost: {loss}. Allow a fresh snapshot, or start "
                     "anew."
                 )
+            self._check_reset(f"the slot is lost: {loss}")
             self.close()
         self._generation = self.slot.ensure(fresh=loss is not None, known=start.generation)
         if start.owner:
             self.slot.claim(start.owner)
         self._claimed = start.owner
         if self._generation.number != start.generation:
-            self._mark = 0
-        elif start.lsn > max(self._mark, self._generation.lsn):
-            self.slot.mark(start.lsn)
-            self._mark = start.lsn
+            self._delivered = 0
+        else:
+            self._marks.check_position(start.generation, start.lsn)
         return self._generation
+
+    def _check_reset(self, why: str) -> None:
+        if not self._may_reset:
+            raise reset_refused(self.slot.name, why)
 
     def _loss(self, start: Position) -> str | None:
         """Why the slot no longer gives all changes, if so."""
+        # Always: after a failover a new generation, too, must say of which Postgres it is.
+        doubts = self._doubts(start)
         if self.slot.current() is None:
             self.slot.check_tables()
         elif not self.slot.health().is_lost:
-            return self._doubts(start) or self._gone_tables() or self._gone_snapshot(start)
+            return doubts or self._gone_tables() or self._gone_snapshot(start)
         return f"Postgres no longer has the changes since {lsn_text(start.lsn)}"
 
     def _gone_tables(self) -> str | None:
@@ -328,12 +326,12 @@ class ChangeFeed:
             server = identify(self.slot.url, connection, start.system)
         self._system = server.name
         found = server.doubts(start.system, start.lsn)
-        if found is None and self.slot.is_older_than(start.generation, start.mark):
+        if found is None and self._marks.are_older_than(start.generation, start.mark):
             found = "this Postgres was restored to a moment before the last batch"
         return found
 
     def _snapshot_batch(
-        self, start: Position, first: Position, generation: Generation, bounds: _Bounds
+        self, start: Position, first: Position, generation: Generation, bounds: Bounds
     ) -> Batch:
         last = min(generation.rows, first.row + bounds.rows_max)
         changes: list[Change] = []
@@ -341,7 +339,7 @@ class ChangeFeed:
         with closing(self.slot.snapshot_rows(generation, first.row, last)) as rows:
             for change in rows:
                 changes.append(change)
-                size_bytes += _size_bytes(change)
+                size_bytes += size_of(change)
                 if size_bytes >= bounds.bytes_max:
                     break
         return Batch(start, replace(first, row=first.row + len(changes)), changes)
@@ -358,13 +356,14 @@ class ChangeFeed:
             return found
         if start.generation != end.generation:
             return []
+        self._marks.check_position(start.generation, start.lsn)
         if (start.copy, start.copy_row) != (end.copy, end.copy_row):
             return self._reread_copy(start, end)
-        collected = _Collector(start, self.slot.types.describe)
+        collected = Collector(start, self.slot.types.describe)
         deadline = time.monotonic() + _REREAD_SECS
         reader = self._reader_at(start)
         while not collected.has_reached(end):
-            message = reader.receive(_REST_OF_TRANSACTION_SECS)
+            message = reader.receive(REST_OF_TRANSACTION_SECS)
             if message is not None:
                 collected.take(self._decoder.feed(message))
             elif time.monotonic() > deadline:
@@ -385,9 +384,8 @@ class ChangeFeed:
             raise psycopg.OperationalError("The copy is gone.")  # the next look sees it
         return changes
 
-    def _collect(self, reader: Replication, start: Position, bounds: _Bounds) -> Batch:
-        at = replace(start, mark=self._mark)
-        collected = _Collector(at, self.slot.types.describe, bounds.stop)
+    def _collect(self, reader: Replication, start: Position, bounds: Bounds) -> Batch:
+        collected = Collector(start, self.slot.types.describe, bounds.stop)
         deadline = time.monotonic() + bounds.wait_secs
         while not bounds.is_full(collected) and not collected.is_past_stop:
             message = reader.receive(collected.patience_secs(deadline))
@@ -400,7 +398,7 @@ class ChangeFeed:
                 break
             else:
                 deadline = time.monotonic() + _ASK_AGAIN_SECS
-                reader.acknowledge(start.lsn)
+                self._acknowledge(reader, start.lsn, start.lsn)
         end = collected.position
         if bounds.stop is not None and collected.has_all_before(bounds.stop, reader.sent_lsn):
             end = replace(end, lsn=max(end.lsn, bounds.stop), skip=0)
@@ -413,7 +411,7 @@ class ChangeFeed:
             # are. Otherwise a quiet table would retain the WAL of busy ones for ever.
             through = max(reader.sent_lsn, collected.position.lsn)
             if through > start.lsn and not collected.is_inside:
-                reader.acknowledge(through)
+                self._acknowledge(reader, through, start.lsn)
             end = start
         # A shape whose first row is still to come is described again to a new reader only.
         self._read_to = None if collected.is_owing else end
@@ -459,117 +457,3 @@ class ChangeFeed:
 
 def _nothing(origin: str) -> bool:
     return False
-
-
-@dataclass(frozen=True)
-class _Bounds:
-    """Where a batch must end, and how long to wait for its first row."""
-
-    rows_max: int
-    bytes_max: int
-    wait_secs: float
-    until: int | None
-    stop: int | None = None  # where something comes between the changes
-
-    def is_over(self, lsn: int, deadline: float) -> bool:
-        """Whether a batch that is still empty at `lsn` has waited long enough."""
-        return time.monotonic() > deadline if self.until is None else lsn >= self.until
-
-    def is_full(self, collected: _Collector) -> bool:
-        return len(collected.changes) >= self.rows_max or collected.size_bytes >= self.bytes_max
-
-
-class _Collector:
-    """Takes messages after a position and keeps what is new, and the position behind it."""
-
-    def __init__(
-        self, start: Position, describe: Callable[[Relation], str], stop: int | None = None
-    ) -> None:
-        self.position = start
-        self.is_past_stop = False
-        self._describe = describe
-        self._stop = stop
-        self.changes: list[Change] = []
-        self.size_bytes = 0
-        self._behind = start.skip  # changes of the first transaction that were taken before
-        self.is_inside = start.skip > 0
-        self._described: dict[str, Relation] = {}  # and not yet compared with what was known
-
-    def take(self, messages: list[Any]) -> None:
-        for message in messages:
-            if isinstance(message, Begin) and self._stop and message.commit_lsn >= self._stop:
-                self.is_past_stop = True
-                return
-            if isinstance(message, Change):
-                self._change(message)
-            elif isinstance(message, Commit):
-                self.is_inside = False
-                if message.end_lsn > self.position.lsn:
-                    self.position = replace(self.position, lsn=message.end_lsn, skip=0)
-                    self._behind = 0
-            elif isinstance(message, Begin):
-                self.is_inside = True
-            elif isinstance(message, Described):
-                self._described[message.relation.table] = message.relation
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing was taken, and a transaction is wholly behind."""
-        return not self.changes and not self.is_inside
-
-    @property
-    def is_owing(self) -> bool:
-        """Whether a shape was described and no row of it has come since."""
-        return bool(self._described)
-
-    def patience_secs(self, deadline: float) -> float:
-        if self.is_inside:
-            return _REST_OF_TRANSACTION_SECS
-        return 0.0 if self.changes else max(0.0, deadline - time.monotonic())
-
-    def has_all_before(self, stop: int, sent_lsn: int) -> bool:
-        """Whether no transaction that was committed before `stop` is still to come."""
-        return self.is_past_stop or (sent_lsn >= stop and not self.is_inside)
-
-    def has_reached(self, end: Position) -> bool:
-        return (self.position.lsn, self.position.skip) >= (end.lsn, end.skip)
-
-    def _change(self, change: Change) -> None:
-        if change.seq < self._behind:
-            return
-        self._tell_shape(change)
-        self.changes.append(change)
-        self.size_bytes += _size_bytes(change)
-        self.position = replace(self.position, skip=change.seq + 1)
-
-    def _tell_shape(self, change: Change) -> None:
-        """A schema change is reported with the first row after it.
-
-        Not as it comes: read again, it comes with rows that were taken before, too.
-        """
-        relation = self._described.pop(change.table, None)
-        before = self.position.shapes.get(change.table)
-        if relation is None or before == relation.fingerprint:
-            return
-        self.position = _with_shape(self.position, relation)
-        if before is not None:
-            value = self._describe(relation)
-            told = change._replace(op="schema", key=None, value=value, old=None)
-            self.changes.append(told._replace(unchanged=[], seq=-1))
-
-
-def _with_shape(position: Position, relation: Relation) -> Position:
-    shapes = position.shapes | {relation.table: relation.fingerprint}
-    keys = {table: names for table, names in position.keys.items() if table != relation.table}
-    if relation.key_names:
-        keys[relation.table] = relation.key_names
-    return replace(position, shapes=shapes, keys=keys)
-
-
-def _size_bytes(change: Change) -> int:
-    """What a change takes in a batch, about."""
-    return sum(_utf8_bytes(text) for text in (change.value, change.old) if text)
-
-
-def _utf8_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

@@ -1,5 +1,8 @@
 """Tables of a slot that are copied again while the rest goes on, and notices between changes.
 
+Notices are of partitions that moved, and of a table whose columns differ from those the consumer
+knows: the log describes them with the table's next row only.
+
 A request to copy a table again is a row in `headrace.copies`; the consumer of the slot finds it
 there, now or when it runs next. It copies the table as of a position, which a temporary slot gives
 with its snapshot: transactions before that position are in the copy, those behind are changes
@@ -11,7 +14,7 @@ again under another number.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
@@ -41,13 +44,20 @@ create table if not exists headrace.copies (
   notice text,
   lsn pg_lsn,
   rows bigint,
-  requested_at timestamptz not null default now()
+  requested_at timestamptz not null default now(),
+  shape text,
+  key_names text[]
 );
 """
     + partitions.SET_UP
 )
+_MORE_COLUMNS: Final = (
+    "alter table headrace.copies add column if not exists shape text,"
+    " add column if not exists key_names text[]"
+)
 _NEXT = (
-    "select number, relation, lsn::text, rows, notice from headrace.copies where slot = %s"
+    "select number, relation, lsn::text, rows, notice, shape, key_names from headrace.copies"
+    " where slot = %s"
     " and (lsn is null or number >= %s) order by lsn is null, number limit 1"
 )
 _REQUEST = (
@@ -56,8 +66,13 @@ _REQUEST = (
     " and lsn is null)"
 )
 _NOTICE = (
-    "insert into headrace.copies (slot, relation, notice, lsn, rows)"
-    " values (%s, %s, %s, pg_current_wal_lsn(), 1)"
+    "insert into headrace.copies (slot, relation, notice, lsn, rows, shape, key_names)"
+    " values (%s, %s, %s, pg_current_wal_lsn(), 1, %s, %s)"
+)
+# Or will be: a copy of the table brings its columns.
+_IS_NOTICED = (
+    "select 1 from headrace.copies where slot = %s and relation = %s"
+    " and (shape = %s or notice is null) limit 1"
 )
 logger = logging.getLogger(__name__)
 
@@ -71,6 +86,8 @@ class Copy:
     lsn: int
     rows: int
     notice: str | None
+    shape: str | None = None  # of a notice about columns, the fingerprint of its table
+    key_names: tuple[str, ...] = ()
 
 
 class Copies:
@@ -84,17 +101,19 @@ class Copies:
     def _staging(self) -> Staging:
         return Staging(f"copy_{self._slot.name}", self._slot.types.encoder)
 
-    def next(self, number: int) -> Copy | None:
+    def next(self, number: int, shapes: Mapping[str, str]) -> Copy | None:
         """The first one numbered `number` or above, made if it is not there; None if none is due.
 
-        Looks at partitions, too, for they may be a reason for one.
+        Looks at partitions and at columns, too, for they may be a reason for one. `shapes` are
+        the fingerprints of the tables that the consumer knows.
         """
         with self._slot.connect() as connection:
-            if not exists(connection, "headrace.partitions"):
-                connection.execute(SET_UP)
+            _set_up(connection)
             with connection.transaction():
                 for moved in partitions.moved(connection, self._slot.name, self._slot.tables):
                     self._tell(connection, moved)
+                for table in self._slot.tables:
+                    self._compare_columns(connection, table, shapes.get(table))
             found = self._find(connection, number)
             if found is None or found.rows:
                 return found
@@ -133,10 +152,10 @@ class Copies:
         row = connection.execute(_NEXT, (self._slot.name, number)).fetchone()
         if row is None:
             return None
-        number, table, lsn, rows, notice = row
+        number, table, lsn, rows, notice, shape, keys = row
         if lsn is None or (notice is None and not self._staging.is_there(connection)):
             return Copy(number, table, 0, 0, None)
-        return Copy(number, table, lsn_number(lsn), rows, notice)
+        return Copy(number, table, lsn_number(lsn), rows, notice, shape, tuple(keys or ()))
 
     def _make(self, connection: psycopg.Connection, wanted: Copy) -> Copy:
         before = files(connection, wanted.table)
@@ -166,25 +185,51 @@ class Copies:
         return Copy(row[0], wanted.table, lsn_number(lsn), rows, None)
 
     def _tell(self, connection: psycopg.Connection, moved: partitions.Moved) -> None:
-        names = ", ".join((*moved.attached, *moved.detached))
         if self._on_partitions == "resnapshot":
             logger.warning(
-                "copying %s again: partitions with rows were attached or detached (%s)",
+                "copying %s again: partitions with rows were attached, detached or truncated (%s)",
                 moved.table,
-                names,
+                moved.names,
             )
             request(connection, self._slot.name, moved.table)
             return
         logger.warning(
-            "%s: partitions with rows were attached or detached (%s). Postgres does not replicate "
-            "their rows. To copy the table again, run: headrace pipeline resnapshot --table %s",
-            moved.table, names, moved.table,
+            "%s: partitions with rows were attached, detached, or truncated or rewritten (%s). "
+            "Postgres does not replicate that. To copy the table again, run: headrace pipeline "
+            "resnapshot --table %s",
+            moved.table, moved.names, moved.table,
         )  # fmt: skip
         relation = describe(connection, moved.table)
         notice = orjson.loads(self._slot.types.describe(relation))
         notice |= {"attached": moved.attached, "detached": moved.detached}
-        values = (self._slot.name, moved.table, orjson.dumps(notice).decode())
+        if moved.truncated:
+            notice["truncated"] = moved.truncated
+        values = (self._slot.name, moved.table, orjson.dumps(notice).decode(), None, None)
         connection.execute(_NOTICE, values)
+
+    def _compare_columns(
+        self, connection: psycopg.Connection, table: str, known: str | None
+    ) -> None:
+        now = describe(connection, table, self._slot.types.encoder)
+        if known in (None, now.fingerprint):
+            return
+        name = self._slot.name
+        if connection.execute(_IS_NOTICED, (name, table, now.fingerprint)).fetchone():
+            return
+        notice = self._slot.types.describe(now)
+        connection.execute(_NOTICE, (name, table, notice, now.fingerprint, now.key_names))
+
+
+def _set_up(connection: psycopg.Connection) -> None:
+    """Make the tables, or bring those of an earlier version up to date."""
+    if not exists(connection, "headrace.partitions"):
+        connection.execute(SET_UP)
+    has_last = connection.execute(
+        "select 1 from pg_attribute where attrelid = 'headrace.copies'::regclass"
+        " and attname = 'key_names' and not attisdropped"
+    ).fetchone()
+    if has_last is None:
+        connection.execute(_MORE_COLUMNS)
 
 
 def request(connection: psycopg.Connection, slot: str, table: str) -> None:
@@ -210,3 +255,14 @@ def forget(connection: psycopg.Connection, slot: str) -> None:
     """A new generation has every table anew."""
     connection.execute("delete from headrace.copies where slot = %s", (slot,))
     connection.execute("delete from headrace.partitions where slot = %s", (slot,))
+
+
+def reset_refused(slot: str, why: str) -> SlotError:
+    """Of a consumer that cannot forget all rows of a table at once."""
+    return SlotError(
+        f"{slot}: {why}. Its consumer cannot be told to forget all rows, and those deleted would "
+        "live on: with {key} in stream every row has a stream of its own. To write everything "
+        "again: delete these streams and start with another checkpoint, slot and producer (in a "
+        "pipeline, another --state). To go on without these deletes: leave truncate out of "
+        "operations (in Spark, set onReset to report)."
+    )

@@ -1,14 +1,17 @@
 """Partitions that come to a followed table with rows in them, or go and take their rows along.
 
-Postgres writes no change for such rows, so the feed cannot have them. What a table consists of is
-noted in `headrace.partitions` and compared now and then. A partition that was made as one is only
-noted: its rows come as changes.
+Postgres writes no change for such rows, so the feed cannot have them; nor for the truncate of a
+partition, where what is published is its root. What a table consists of is noted in
+`headrace.partitions`, each partition with the file it is in, and compared now and then. A partition
+that was made as one is only noted: its rows come as changes. One that is in another file was
+truncated, or rewritten by VACUUM FULL and the like, which cannot be told apart for certain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -26,7 +29,8 @@ create table if not exists headrace.partitions (
 """
 
 _PARTS = (
-    "select coalesce(jsonb_object_agg(c.oid, n.nspname || '.' || c.relname), '{}')"
+    "select coalesce(jsonb_object_agg("
+    "c.oid, jsonb_build_array(n.nspname || '.' || c.relname, pg_relation_filenode(c.oid))), '{}')"
     " from pg_partition_tree(%s::regclass) t join pg_class c on c.oid = t.relid"
     " join pg_namespace n on n.oid = c.relnamespace where t.level > 0"
 )
@@ -37,13 +41,30 @@ _WAS_ATTACHED = (
 )
 
 
+class Part(NamedTuple):
+    name: str
+    file: int | None  # none of its own, or not noted by an earlier version
+
+    @classmethod
+    def of(cls, noted: Any) -> Part:
+        return cls(noted, None) if isinstance(noted, str) else cls(*noted)
+
+
+Parts = dict[str, Part]
+
+
 @dataclass(frozen=True)
 class Moved:
-    """What came to a table with its rows, and what went from it."""
+    """What came to a table with its rows, what went from it, and what was emptied in place."""
 
     table: str
     attached: tuple[str, ...]
     detached: tuple[str, ...]
+    truncated: tuple[str, ...]
+
+    @property
+    def names(self) -> str:
+        return ", ".join((*self.attached, *self.detached, *self.truncated))
 
 
 def note(connection: psycopg.Connection, slot: str, tables: Sequence[str]) -> None:
@@ -55,7 +76,7 @@ def note(connection: psycopg.Connection, slot: str, tables: Sequence[str]) -> No
 def moved(connection: psycopg.Connection, slot: str, tables: Sequence[str]) -> list[Moved]:
     """What has changed since it was noted; it is noted with this."""
     known = "select relation, parts from headrace.partitions where slot = %s for update"
-    noted: dict[str, dict[str, str]] = dict(connection.execute(known, (slot,)).fetchall())
+    noted = {table: _read(parts) for table, parts in connection.execute(known, (slot,))}
     found = []
     for table in tables:
         now = _parts(connection, table)
@@ -65,22 +86,35 @@ def moved(connection: psycopg.Connection, slot: str, tables: Sequence[str]) -> l
         _note(connection, slot, table, now)
         if before is None:
             continue  # a slot of an earlier version
-        fresh = [oid for oid in now if oid not in before]
-        attached = tuple(now[oid] for oid in fresh if _had_rows(connection, oid, now[oid]))
-        detached = tuple(before[oid] for oid in before if oid not in now)
-        if attached or detached:
-            found.append(Moved(table, attached, detached))
+        move = _compared(connection, table, before, now)
+        if move.names:
+            found.append(move)
     return found
 
 
-def _parts(connection: psycopg.Connection, table: str) -> dict[str, str]:
+def _compared(connection: psycopg.Connection, table: str, before: Parts, now: Parts) -> Moved:
+    fresh = [oid for oid in now if oid not in before]
+    attached = tuple(now[oid].name for oid in fresh if _had_rows(connection, oid, now[oid].name))
+    detached = tuple(before[oid].name for oid in before if oid not in now)
+    truncated = tuple(
+        now[oid].name
+        for oid in now
+        if oid in before and before[oid].file is not None and before[oid].file != now[oid].file
+    )
+    return Moved(table, attached, detached, truncated)
+
+
+def _parts(connection: psycopg.Connection, table: str) -> Parts:
     row = connection.execute(_PARTS, (quoted(table),)).fetchone()
     assert row is not None, "an aggregate has one row"
-    parts: dict[str, str] = row[0]
-    return parts
+    return _read(row[0])
 
 
-def _note(connection: psycopg.Connection, slot: str, table: str, parts: dict[str, str]) -> None:
+def _read(parts: dict[str, Any]) -> Parts:
+    return {oid: Part.of(part) for oid, part in parts.items()}
+
+
+def _note(connection: psycopg.Connection, slot: str, table: str, parts: Parts) -> None:
     connection.execute(
         "insert into headrace.partitions values (%s, %s, %s)"
         " on conflict (slot, relation) do update set parts = excluded.parts",

@@ -88,6 +88,7 @@ alter table headrace.slots add column if not exists owner text;
 alter table headrace.slots add column if not exists owner_name text;
 alter table headrace.slots add column if not exists mark pg_lsn;
 alter table headrace.slots add column if not exists keep_mb bigint;
+alter table headrace.slots add column if not exists delivered pg_lsn;
 """
 
 
@@ -118,6 +119,7 @@ class Noted:
     owner_name: str | None = None
     mark: str | None = None
     keep_mb: int | None = None  # what a slot might keep when this one was made
+    delivered: str | None = None
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Noted:
@@ -190,14 +192,14 @@ class Slot:
 
     def current(self) -> Generation | None:
         """The generation in force, if one was ever made for these tables."""
-        noted = self._noted()
+        noted = self.noted()
         if noted is None or set(noted.tables) != set(self.tables):
             return None
         return Generation(noted.generation, lsn_number(noted.lsn), noted.rows, noted.staged)
 
     def check_tables(self) -> None:
         """Refuse to go on with other tables than the slot was made for."""
-        noted = self._noted()
+        noted = self.noted()
         if noted is not None and noted.tables and set(noted.tables) != set(self.tables):
             raise SlotError(
                 f"The slot {self.name} follows {', '.join(noted.tables)} and cannot continue with "
@@ -207,7 +209,7 @@ class Slot:
 
     def check_owner(self, owner: str) -> None:
         """Refuse a consumer that is not `owner` of the slot, before anything of it is touched."""
-        noted = self._noted()
+        noted = self.noted()
         if noted is not None and noted.owner and noted.owner != owner:
             raise SlotError(
                 f"The slot {self.name} belongs to another consumer, {noted.owner} of "
@@ -220,7 +222,7 @@ class Slot:
     def claim(self, owner: str) -> None:
         """Note `owner`, whose checkpoint now has a position in the slot. The first one has it."""
         with self.connect() as connection:
-            _add_columns(connection)
+            add_columns(connection)
             connection.execute(
                 "update headrace.slots set owner = %s, owner_name = %s"
                 " where slot = %s and owner is null",
@@ -228,24 +230,8 @@ class Slot:
             )
         self.check_owner(owner)
 
-    def mark(self, lsn: int) -> None:
-        """Note that everything before `lsn` was delivered, where a restored Postgres lacks it."""
-        with self.connect() as connection, connection.transaction():
-            _add_columns(connection)
-            # Once the mark is in a position, a crash must not undo it.
-            connection.execute("set local synchronous_commit = on")
-            connection.execute(
-                "update headrace.slots set mark = %s where slot = %s", (lsn_text(lsn), self.name)
-            )
-
-    def is_older_than(self, generation: int, mark: int) -> bool:
-        """Whether what is noted here is from before the generation or the mark of a consumer."""
-        noted = self._noted()
-        if noted is None:
-            return True
-        return noted.generation < generation or lsn_number(noted.mark or "0/0") < mark
-
-    def _noted(self) -> Noted | None:
+    def noted(self) -> Noted | None:
+        """What `headrace.slots` says of it."""
         with self.connect() as connection:
             if not exists(connection, "headrace.slots"):
                 return None
@@ -283,7 +269,7 @@ class Slot:
 
     def _check_room(self) -> None:
         """Refuse to begin again, under the same bound, with a snapshot that outlived its slot."""
-        noted = self._noted()
+        noted = self.noted()
         if noted is None or not (noted.staged and noted.rows) or self.health().status != "lost":
             return
         with self.connect() as connection:
@@ -450,7 +436,8 @@ class Slot:
             "insert into headrace.slots (slot, generation, tables, lsn, rows, staged, keep_mb)"
             " values (%s, %s, %s, %s, %s, true, %s) on conflict (slot) do"
             " update set generation = excluded.generation, tables = excluded.tables,"
-            " lsn = excluded.lsn, rows = excluded.rows, staged = true, keep_mb = excluded.keep_mb",
+            " lsn = excluded.lsn, rows = excluded.rows, staged = true, keep_mb = excluded.keep_mb,"
+            " mark = null, delivered = null",
             (self.name, number, self.tables, lsn, rows, _bound(connection)[0]),
         )
         return Generation(number, lsn_number(lsn), rows, True)
@@ -460,11 +447,11 @@ def _format(query: str, name: str) -> sql.Composed:
     return sql.SQL(query).format(sql.Identifier(name))
 
 
-def _add_columns(connection: psycopg.Connection) -> None:
+def add_columns(connection: psycopg.Connection) -> None:
     """Bring a `headrace.slots` of an earlier version up to date."""
     has_last = connection.execute(
         "select 1 from pg_attribute where attrelid = 'headrace.slots'::regclass"
-        " and attname = 'keep_mb' and not attisdropped"
+        " and attname = 'delivered' and not attisdropped"
     ).fetchone()
     if has_last is None:  # `alter table` waits for every reader, even if it changes nothing
         connection.execute(_MORE_COLUMNS)

@@ -114,6 +114,11 @@ def _create_bucket(config: Config) -> None:
 
 def _check_streams(config: Config) -> None:
     """A reset is of a whole stream, and only a table's name identifies its schema there."""
+    if _cannot_reset(config) and config.on_partitions == "resnapshot":
+        raise ConfigError(
+            'on_partitions = "resnapshot" begins with a reset, which streams of one row each '
+            "({key} in stream) cannot take. Report partitions, or leave truncate out of operations."
+        )
     if config.format == "rows" or "{key}" in config.stream:
         return
     streams: dict[str, str] = {}
@@ -127,6 +132,12 @@ def _check_streams(config: Config) -> None:
                 "both. Give each its own, with {schema} or {table} in stream, or leave truncate "
                 "out of operations."
             )
+
+
+def _cannot_reset(config: Config) -> bool:
+    """Whether deletes may be missed: a reset has no stream to go to where every row has its own."""
+    follows = config.format == "changes" and "truncate" in (config.operations or _CHANGES)
+    return follows and "{key}" in config.stream
 
 
 def _check_quarantine(config: Config) -> None:
@@ -165,6 +176,7 @@ def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFr
         .option("origin", config.origin)
         .option("onPartitions", config.on_partitions)
         .option("withoutKey", config.without_key)
+        .option("onReset", "fail" if _cannot_reset(config) else "report")
         .option("consumer", consumer)
         .option("maxChangesPerTrigger", config.changes_per_batch)
         .option("maxBytesPerTrigger", config.bytes_per_batch)

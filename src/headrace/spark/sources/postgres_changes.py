@@ -17,9 +17,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.postgres.changes import Batch, ChangeFeed, Position
+from headrace.postgres.changes import Batch, ChangeFeed
 from headrace.postgres.copies import ON_PARTITIONS, OnPartitions
 from headrace.postgres.origins import ORIGINS, Origin
+from headrace.postgres.positions import Position
 from headrace.postgres.slots import Slot
 from headrace.spark.options import Options
 from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitions
@@ -29,6 +30,7 @@ OPTIONS = frozenset(
     {
         "url", "slot", "tables", "snapshot", "origin", "onLostSlot", "maxChangesPerTrigger",
         "maxBytesPerTrigger", "pollMs", "retrySecs", "consumer", "onPartitions", "withoutKey",
+        "onReset",
     }
 )  # fmt: skip
 
@@ -62,6 +64,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer = options.text("consumer")
         self._on_partitions: OnPartitions = options.choice("onPartitions", ON_PARTITIONS)
         self._needs_key = options.choice("withoutKey", ("allow", "refuse")) == "refuse"
+        self._may_reset = options.choice("onReset", ("report", "fail")) == "report"
         self._until: int | None = None
         self._planned: Batch | None = None
         self._opened: ChangeFeed | None = None
@@ -87,6 +90,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 recover_lost_slot=self._recover,
                 retry_secs=self._retry_secs,
                 on_partitions=self._on_partitions,
+                may_reset=self._may_reset,
             )
         return self._opened
 
