@@ -159,9 +159,23 @@ def test_changes_go_where_compact_can_give_their_history_back(
 
 
 def test_what_a_schema_says_is_not_null_must_be_there(spark: SparkSession) -> None:
-    schema = "id int not null, of struct<n: int not null>, all array<struct<x: int not null>>"
-    fits = ['{"id":1}', '{"id":1,"of":{"n":2},"all":[{"x":3}]}', '{"id":1,"of":null,"all":[]}']
-    misfits = ["{}", '{"id":null}', '{"id":1,"of":{}}', '{"id":1,"all":[{"x":1},{}]}']
+    schema = (
+        "id int not null, of struct<n: int not null>, all array<struct<x: int not null>>,"
+        " by map<string, struct<y: int not null, z: map<string, struct<w: int not null>>>>"
+    )
+    fits = [
+        '{"id":1}',
+        '{"id":1,"of":{"n":2},"all":[{"x":3}],"by":{"a":{"y":4,"z":{"b":{"w":5}}}}}',
+        '{"id":1,"of":null,"all":[],"by":{"a":null,"b":{"y":6}}}',
+    ]
+    misfits = [
+        "{}",
+        '{"id":null}',
+        '{"id":1,"of":{}}',
+        '{"id":1,"all":[{"x":1},{}]}',
+        '{"id":1,"by":{"a":{"y":1},"b":{}}}',
+        '{"id":1,"by":{"a":{"y":1,"z":{"b":{"w":null}}}}}',
+    ]
     given = [("s", text, "0") for text in [*fits, *misfits]]
     read = spark.createDataFrame(given, "stream string, value string, offset string")
     found = stream_to_postgres.rows(read, stream_to_postgres.Config(schema=schema)).collect()

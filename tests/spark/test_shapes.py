@@ -15,6 +15,8 @@ from headrace.spark.shape_feed import ShapeError, ShapeFeed, ShapePosition
 from headrace.spark.sources.shapes import NAME, OPTIONS, ShapeReader
 from tests.spark.shape_server import ShapeServer
 
+MANY = 1 << 24
+
 
 @pytest.fixture
 def shapes() -> Iterator[ShapeServer]:
@@ -37,57 +39,71 @@ def told(changes: list[Change]) -> list[tuple[str, str | None]]:
 
 
 def test_a_snapshot_comes_first_with_typed_values(feed: ShapeFeed) -> None:
-    batch = feed.next_batch(ShapePosition(), rows_max=100, live=False)
+    batch = feed.next_batch(ShapePosition(), rows_max=100, bytes_max=MANY, live=False)
     assert told(batch.changes) == [("snapshot", f'{{"id":{n}}}') for n in range(3)]
     first = batch.changes[0]
     assert first.table == "public.items"
     assert json.loads(first.value or "") == {"id": 0, "title": "t0", "ok": True}
-    again = feed.next_batch(batch.end, rows_max=100, live=False)
+    again = feed.next_batch(batch.end, rows_max=100, bytes_max=MANY, live=False)
     assert (again.changes, again.end) == ([], batch.end)
 
 
 def test_changes_are_waited_for_and_read_again_alike(shapes: ShapeServer, feed: ShapeFeed) -> None:
-    start = feed.next_batch(ShapePosition(), rows_max=100, live=False).end
+    start = feed.next_batch(ShapePosition(), rows_max=100, bytes_max=MANY, live=False).end
     timer = threading.Timer(0.1, shapes.change, ("update", {"id": "1", "title": "new"}, 10))
     timer.start()
-    batch = feed.next_batch(start, rows_max=100, live=True)
+    batch = feed.next_batch(start, rows_max=100, bytes_max=MANY, live=True)
     timer.join()
     assert told(batch.changes) == [("update", '{"id":1}')]
     assert batch.changes[0].unchanged == ["ok"]
     shapes.change("delete", {"id": "1"}, 10)
     shapes.change("insert", {"id": "9", "title": None, "ok": "false"}, 11)
     assert feed.reread(start, batch.end) == batch.changes
-    rest = feed.next_batch(batch.end, rows_max=100, live=False)
+    rest = feed.next_batch(batch.end, rows_max=100, bytes_max=MANY, live=False)
     assert told(rest.changes) == [("delete", '{"id":1}'), ("insert", '{"id":9}')]
 
 
 def test_a_shape_given_up_is_a_reset_and_a_new_snapshot(
     shapes: ShapeServer, feed: ShapeFeed
 ) -> None:
-    start = feed.next_batch(ShapePosition(), rows_max=100, live=False).end
+    start = feed.next_batch(ShapePosition(), rows_max=100, bytes_max=MANY, live=False).end
     threading.Timer(0.1, shapes.forget, ({"id": "7", "title": "x", "ok": None},)).start()
-    reset = feed.next_batch(start, rows_max=100, live=True)
+    reset = feed.next_batch(start, rows_max=100, bytes_max=MANY, live=True)
     assert told(reset.changes) == [("reset", None)]
-    fresh = feed.next_batch(reset.end, rows_max=100, live=False)
+    fresh = feed.next_batch(reset.end, rows_max=100, bytes_max=MANY, live=False)
     assert told(fresh.changes) == [("snapshot", '{"id":7}')]
     assert told(feed.reread(start, reset.end)) == [("reset", None)]
 
 
 def test_batches_end_where_the_limit_is(feed: ShapeFeed) -> None:
-    batch = feed.next_batch(ShapePosition(), rows_max=1, live=False)
+    batch = feed.next_batch(ShapePosition(), rows_max=1, bytes_max=MANY, live=False)
     assert len(batch.changes) == 2  # the server's chunk
-    rest = feed.next_batch(batch.end, rows_max=1, live=False)
+    rest = feed.next_batch(batch.end, rows_max=1, bytes_max=MANY, live=False)
     assert told(rest.changes) == [("snapshot", '{"id":2}')]
+
+
+def test_a_bound_in_bytes_ends_a_batch_with_the_answer_that_reaches_it(shapes: ShapeServer) -> None:
+    given = {"url": shapes.url, "table": "items", "maxBytesPerTrigger": "30"}
+    reader = ShapeReader(Options(NAME, given, OPTIONS))
+    start = reader.initialOffset()
+    sizes = []
+    for _ in range(2):
+        end = reader.latestOffset(start, ReadMaxRows(100))
+        (partition,) = reader.partitions(start, end)
+        sizes.append(sum(batch.num_rows for batch in reader.read(partition)))
+        start = end
+    reader.stop()
+    assert sizes == [2, 1]
 
 
 def test_a_server_in_trouble_is_asked_again_and_one_that_stays_away_is_named(
     shapes: ShapeServer, feed: ShapeFeed
 ) -> None:
     shapes.failures = 2
-    assert feed.next_batch(ShapePosition(), rows_max=100, live=False).changes
+    assert feed.next_batch(ShapePosition(), rows_max=100, bytes_max=MANY, live=False).changes
     away = ShapeFeed("http://127.0.0.1:1", {"table": "items"}, retry_secs=0.2)
     with pytest.raises(ShapeError, match="is unreachable"):
-        away.next_batch(ShapePosition(), rows_max=1, live=False)
+        away.next_batch(ShapePosition(), rows_max=1, bytes_max=MANY, live=False)
     away.close()
 
 

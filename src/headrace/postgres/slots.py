@@ -298,7 +298,7 @@ class Slot:
 
     def owner(self) -> tuple[str, str] | None:
         """The id of the consumer that has the slot, and its name."""
-        noted = self._noted()
+        noted = self.noted()
         return (noted.owner, noted.owner_name or "") if noted and noted.owner else None
 
     def release(self, owner: str) -> None:

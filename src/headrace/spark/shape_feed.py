@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 from psycopg.postgres import types
 
+from headrace.postgres.collector import size_of
 from headrace.postgres.pgoutput import Change
 from headrace.postgres.values import Encoder, encoder
 
@@ -79,17 +80,24 @@ class ShapeFeed:
     def close(self) -> None:
         self._http.close()
 
-    def next_batch(self, start: ShapePosition, *, rows_max: int, live: bool) -> ShapeBatch:
-        """What follows `start`: up to the tail, or enough. With `live`, waits there for more."""
+    def next_batch(
+        self, start: ShapePosition, *, rows_max: int, bytes_max: int, live: bool
+    ) -> ShapeBatch:
+        """What follows `start`: up to the tail, or enough. With `live`, waits there for more.
+
+        It ends with an answer of the server, which sends about 10 MB in one.
+        """
         changes: list[Change] = []
+        size_bytes = 0
         at = start
-        while len(changes) < rows_max:
+        while len(changes) < rows_max and size_bytes < bytes_max:
             waits = live and not changes and at == self.tail
             answer = self._ask(at, live=waits)
             if answer.is_reset:
                 return self._reset(start, at, changes, answer.end)
             at, self._cursor = answer.end, answer.cursor
             changes += answer.changes
+            size_bytes += sum(map(size_of, answer.changes))
             if answer.is_up_to_date:
                 self.tail = at
                 if changes or waits or not live:

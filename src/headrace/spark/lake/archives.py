@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,10 +26,18 @@ if TYPE_CHECKING:
     from pyiceberg.table import DataScan, FileScanTask, Table
 
 COLUMNS: Final = ("offset", "content_type", "value")
+_READ_ROWS: Final = 1024  # decoded at a time, whatever of them is wanted
 _SMALL_BYTES_MAX: Final = 64 * 1024 * 1024
 
 FilesOfStreams = dict[str, tuple[str, ...]]
 """Each stream with the files that hold messages of it."""
+
+
+class Range(NamedTuple):
+    """Of messages by their offsets: behind the first one, up to and with the last."""
+
+    after: str
+    until: str
 
 
 class Archive(Protocol):
@@ -43,7 +51,11 @@ class Archive(Protocol):
 
     def streams(self, version: int) -> FilesOfStreams: ...
 
-    def messages(self, stream: str, files: Sequence[str], version: int) -> pa.Table:
+    def offsets(self, stream: str, files: Sequence[str], version: int) -> pa.ChunkedArray:
+        """Those of all messages of one stream, in no order."""
+        ...
+
+    def messages(self, stream: str, files: Sequence[str], version: int, within: Range) -> pa.Table:
         """`COLUMNS` of one stream out of `files`, in no order."""
         ...
 
@@ -87,11 +99,28 @@ class DeltaArchive:
             for fragment in rows.get_fragments()
         )
 
-    def messages(self, stream: str, files: Sequence[str], version: int) -> pa.Table:
-        rows = _delta_rows(self.path, version)
+    def offsets(self, stream: str, files: Sequence[str], version: int) -> pa.ChunkedArray:
         wanted = pc.field("stream") == stream
+        return self._read(files, version, ["offset"], wanted).column("offset")
+
+    def messages(self, stream: str, files: Sequence[str], version: int, within: Range) -> pa.Table:
+        offset = pc.field("offset")
+        wanted = (pc.field("stream") == stream) & (offset > within.after)
+        return self._read(files, version, list(COLUMNS), wanted & (offset <= within.until))
+
+    def _read(
+        self, files: Sequence[str], version: int, columns: list[str], wanted: pc.Expression
+    ) -> pa.Table:
+        rows = _delta_rows(self.path, version)
         return pa.concat_tables(
-            fragment.to_table(schema=rows.schema, columns=list(COLUMNS), filter=wanted)
+            fragment.to_table(
+                schema=rows.schema,
+                columns=columns,
+                filter=wanted,
+                batch_size=_READ_ROWS,
+                batch_readahead=1,
+                fragment_readahead=1,
+            )
             for fragment in rows.get_fragments(wanted)
             if fragment.path in files
         )
@@ -144,12 +173,24 @@ class IcebergArchive:
                 (task.file.file_path, _scanned(table, scan, [task])) for task in scan.plan_files()
             )
 
-    def messages(self, stream: str, files: Sequence[str], version: int) -> pa.Table:
-        from pyiceberg.expressions import EqualTo
+    def offsets(self, stream: str, files: Sequence[str], version: int) -> pa.ChunkedArray:
+        return self._read(files, version, ("offset",), _is("stream", stream)).column("offset")
 
+    def messages(self, stream: str, files: Sequence[str], version: int, within: Range) -> pa.Table:
+        from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
+
+        wanted = And(
+            _is("stream", stream),
+            GreaterThan("offset", within.after),  # type: ignore[arg-type,call-arg]
+            LessThanOrEqual("offset", within.until),  # type: ignore[arg-type,call-arg]
+        )
+        return self._read(files, version, COLUMNS, wanted)
+
+    def _read(
+        self, files: Sequence[str], version: int, columns: tuple[str, ...], wanted: Any
+    ) -> pa.Table:
         with self._opened() as table:
-            wanted = EqualTo("stream", stream)  # type: ignore[arg-type,call-arg]  # as its docs call it
-            scan = table.scan(wanted, selected_fields=COLUMNS, snapshot_id=version)
+            scan = table.scan(wanted, selected_fields=columns, snapshot_id=version)
             tasks = [task for task in scan.plan_files() if task.file.file_path in files]
             return _scanned(table, scan, tasks)
 
@@ -182,6 +223,12 @@ class IcebergArchive:
                     swap.append_data_file(data_file)
         except (CommitFailedException, ValidationException):
             remove_files(directory, written)  # somebody was faster: the next time will do
+
+
+def _is(column: str, value: str) -> Any:
+    from pyiceberg.expressions import EqualTo
+
+    return EqualTo(column, value)  # type: ignore[arg-type,call-arg]  # as its docs call it
 
 
 def _check_archive(names: Iterable[str]) -> None:

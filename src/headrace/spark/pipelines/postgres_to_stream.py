@@ -186,7 +186,13 @@ def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFr
 
 def _shape(spark: SparkSession, config: Config, table: str) -> DataFrame:
     reader = spark.readStream.format("headrace_shapes").option("url", config.electric)
-    return reader.option("table", table).option("replica", "full").load()
+    return (
+        reader.option("table", table)
+        .option("replica", "full")
+        .option("maxChangesPerTrigger", config.changes_per_batch)
+        .option("maxBytesPerTrigger", config.bytes_per_batch)
+        .load()
+    )
 
 
 def messages(changes: DataFrame, config: Config) -> DataFrame:

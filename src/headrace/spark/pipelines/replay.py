@@ -8,7 +8,9 @@ on where it was. Streams that hold something already are not touched.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client.settings import Settings
-from headrace.spark.lake.archives import Archive, find_archive
+from headrace.errors import InvalidOffset
+from headrace.protocol.offsets import START, parse_token
+from headrace.spark.lake.archives import Archive, Range, find_archive
 from headrace.spark.local_paths import local_path
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.batch_job import Job, started
@@ -25,6 +29,8 @@ from headrace.spark.streams.stream_api import Server
 from headrace.spark.streams.stream_options import WriteOptions
 
 VERSION_FILE = "replay.json"
+ROWS_HELD = 50_000  # of one stream, by a task
+BYTES_HELD = 32 * 1024 * 1024
 
 
 class Config(PipelineConfig, frozen=True, kw_only=True):
@@ -153,17 +159,49 @@ class _Write:
     version: int
 
     def __call__(self, replayed: Replayed) -> int:
-        read = self.archive.messages(replayed.stream, replayed.files, self.version)
-        ordered = read.sort_by("offset")
-        content_type = ordered.column("content_type")[0].as_py()
+        parts = self._parts(replayed)
+        first = next(parts)
+        content_type = first.column("content_type")[0].as_py()
         options = WriteOptions(
             self.settings, None, None, 5000, 4 * 1024 * 1024, True, content_type, True
         )
+        # Appends do not depend on the parts: the appender cuts what it is given by its own bounds.
         with Appender(options, Producer(f"{self.producer}-{self.version}", 0)) as appender:
-            for values in ordered.column("value").chunks:
-                appender.write(replayed.target, values.cast(pa.binary()))
+            for part in chain([first], parts):
+                for values in part.column("value").chunks:
+                    appender.write(replayed.target, values.cast(pa.binary()))
             appender.flush()
         return appender.rows
+
+    def _parts(self, replayed: Replayed) -> Iterator[pa.Table]:
+        """The messages in their order, few enough at a time to hold them."""
+        stream, files = replayed.stream, replayed.files
+        offsets = self.archive.offsets(stream, files, self.version).to_pylist()
+        for part in cut(sorted(offsets)):
+            yield self.archive.messages(stream, files, self.version, part).sort_by("offset")
+
+
+def cut(offsets: list[str]) -> Iterator[Range]:
+    """Ranges of about as many messages, and bytes as far as offsets tell, as may be held."""
+    after = before = ""
+    rows = size_bytes = 0
+    for offset in offsets:
+        size = _size_bytes(before, offset)
+        is_full = rows >= ROWS_HELD or (rows and size_bytes + size > BYTES_HELD)
+        if is_full and offset != before:
+            yield Range(after, before)
+            after, rows, size_bytes = before, 0, 0
+        before, rows, size_bytes = offset, rows + 1, size_bytes + size
+    yield Range(after, before)
+
+
+def _size_bytes(before: str, offset: str) -> int:
+    """Of the message that ends at `offset`, if the one before it ends at `before`."""
+    try:
+        end, start = parse_token(offset), parse_token(before) if before else START
+    except InvalidOffset:
+        return 0  # of another server: the number of messages is all there is to go by
+    return max(0, end.bytes - start.bytes)
 
 
 PIPELINE = Pipeline("replay", "a lake table back into streams", Config, start)

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from headrace.spark.pipelines.base import (
     BYTES_PER_BATCH,
@@ -184,6 +184,8 @@ def _misses(column: Column, kind: DataType) -> Iterator[Column]:
         element = kind.elementType
         if any(True for _ in _misses(F.lit(None), element)):
             yield F.exists(column, lambda each: reduce(or_, _misses(each, element)))
+    elif isinstance(kind, MapType):
+        yield from _misses(F.map_values(column), ArrayType(kind.valueType))
 
 
 _KEEP = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}

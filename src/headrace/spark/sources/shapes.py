@@ -23,7 +23,7 @@ from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitio
 
 NAME = "headrace_shapes"
 _SHAPE = ("table", "where", "columns", "replica", "secret")
-OPTIONS = frozenset({"url", *_SHAPE, "maxChangesPerTrigger", "retrySecs"})
+OPTIONS = frozenset({"url", *_SHAPE, "maxChangesPerTrigger", "maxBytesPerTrigger", "retrySecs"})
 
 
 class Shapes(DataSource):
@@ -44,6 +44,7 @@ class ShapeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options.required("table", "items")
         self._params = {name: options.text(name) for name in _SHAPE if options.text(name)}
         self._rows_max = options.number("maxChangesPerTrigger", 50_000)
+        self._bytes_max = options.number("maxBytesPerTrigger", 64 * 1024 * 1024)
         self._retry_secs = options.number("retrySecs", 60, least=0)
         self._only_now = False
         self._is_done = False
@@ -73,7 +74,10 @@ class ShapeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
         self._planned = self._feed.next_batch(
-            ShapePosition.of(start), rows_max=rows_max, live=not self._only_now
+            ShapePosition.of(start),
+            rows_max=rows_max,
+            bytes_max=self._bytes_max,
+            live=not self._only_now,
         )
         # A run that ends with what is there now ends at the first tail it meets.
         self._is_done = self._only_now and self._planned.end == self._feed.tail
