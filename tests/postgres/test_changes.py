@@ -285,6 +285,27 @@ def test_a_small_bound_in_bytes_ends_a_batch(database: str) -> None:
         assert ids == list(range(1, 51))
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_row_above_the_bound_is_refused_until_the_bound_is_raised(
+    database: str, before: bool
+) -> None:
+    """It would end the driver for lack of memory, again and again."""
+    execute(database, ITEMS)
+    enormous = "insert into items select 7, repeat('x', 3000)"
+    if before:
+        execute(database, enormous)
+    with consuming(database, "items", row_bytes_max=2000) as consumer:
+        execute(database, *([] if before else ["insert into items values (6)", enormous]))
+        refusal = r'of public.items takes 30\d\d .*2000.*key \{"id":7}.*raise row_bytes_max'
+        for _ in range(2):
+            with pytest.raises(SlotError, match=refusal):
+                consumer.take(2)
+            consumer.restart()
+        consumer._options["row_bytes_max"] = 4000
+        consumer.restart()
+        assert [value(change)["id"] for change in consumer.take(1)][-1] == 7
+
+
 def test_wide_rows_of_a_snapshot_are_cut_by_bytes_and_read_again_alike(database: str) -> None:
     execute(
         database,

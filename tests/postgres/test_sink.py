@@ -290,6 +290,12 @@ def test_a_ledger_behind_what_the_driver_saw_committed_is_refused(table: str) ->
             )
     assert "numbered 5 and above in /state/commits" in str(told.value)
     assert "numbered above 5 in /state/offsets" in str(told.value)
+    with psycopg.connect(table) as connection:
+        connection.execute("update headrace.ledger set planned = array['offsets'] where batch = 5")
+    with pytest.raises(
+        SinkError, match=r"headrace\.spark\.rewind /state --postgres URL --writer w"
+    ):
+        write(target(table), Claim("w", "query", 0, 7, committed=seen), [batch((9, "no", None))])
     assert [row[0] for row in stored(table)] == [0, 1, 2]
     with psycopg.connect(table) as connection:
         connection.execute("delete from headrace.ledger")

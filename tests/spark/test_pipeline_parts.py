@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -337,6 +337,15 @@ class TwoStreams:
 
     def streams(self, version: int) -> dict[str, tuple[str, ...]]:
         return {"a": ("1",), "b": ("1", "2")}
+
+
+@pytest.mark.parametrize("form", ["rows", "changes"])
+def test_a_stream_that_nothing_compacts_is_warned_of(
+    form: Literal["rows", "changes"], caplog: pytest.LogCaptureFixture
+) -> None:
+    postgres_to_stream.warn_of_growth(postgres_to_stream.Config(format=form, stream="pg-{table}"))
+    assert ("pg-{table} grows for ever" in caplog.text) == (form == "rows")
+    assert ("in memory mode 10 MiB" in caplog.text) == (form == "rows")
 
 
 def test_streams_are_not_replayed_into_one() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.client import Client
+from headrace.postgres.ledger import SinkError
 from headrace.spark.pipelines import postgres_to_stream
 from headrace.spark.pipelines.base import ConfigError, Run
+from headrace.spark.pipelines.runner import explain
+from headrace.spark.rewind import rewind
 from headrace.testing.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -206,6 +211,55 @@ def test_a_batch_done_again_is_in_once_and_only_thanks_to_the_ledger(
     found = rows(database, "select id, note, count(*) from events group by 1, 2 order by 3, 1")
     assert sum(count for _, _, count in found) == 1 + copies
     assert {(id_, note) for id_, note, _ in found} == {(1, "a"), (2, None)}
+
+
+def test_after_an_older_restore_of_postgres_the_query_is_put_back_to_what_is_in(
+    spark: SparkSession, database: str, tmp_path: Path
+) -> None:
+    """Spark keeps the plans of a few batches only; the ledger keeps that of the last one."""
+    execute(database, "create table events (id int, note text)")
+    loader = Loader(spark, database, tmp_path, writer="w")
+    checkpoint = tmp_path / "checkpoint"
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    try:
+        for number in range(3):
+            loader.add({"id": number, "note": "early"})
+        loader.run()
+        execute(database, "create schema backup", "create table backup.l as table headrace.ledger")
+        for number in range(3, 9):
+            loader.add({"id": number, "note": "late"})
+        loader.run()
+        assert not (checkpoint / "offsets" / "2").exists(), "Spark has forgotten the batch"
+        execute(
+            database,
+            "delete from events where id > 1",  # as if batch 2 were in by half
+            "delete from events where note = 'late'",
+            "delete from headrace.ledger",
+            "insert into headrace.ledger select * from backup.l",
+        )
+        execute(database, "insert into events values (2, 'early')")
+        loader.add({"id": 9, "note": "new"})
+        with pytest.raises(StreamingQueryException) as refused:
+            loader.run()
+        command = explain(refused.value).partition("run `python ")[2].partition("`")[0]
+        words = command.replace(" URL ", f" {database} ").split()
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+        assert "goes on with batch 2" in done.stdout
+        loader.run()
+        loader.run()
+        assert rows(database, "select id from events order by id") == [(n,) for n in range(10)]
+    finally:
+        spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
+
+
+def test_a_checkpoint_is_put_back_only_where_the_ledger_knows_the_plan(
+    database: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SinkError, match="is not a checkpoint of Spark"):
+        rewind(tmp_path, database, "w")
+    (tmp_path / "metadata").write_text('{"id":"query"}')
+    with pytest.raises(SinkError, match="does not say how the last batch"):
+        rewind(tmp_path, database, "w")
 
 
 def test_a_lost_checkpoint_is_a_loud_refusal_when_the_writer_has_a_name(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from headrace.spark.pipelines.runner import session_conf
 from headrace.spark.runtime import jvm_cds
@@ -98,6 +100,49 @@ def test_a_query_may_keep_its_state_in_rocksdb(spark: SparkSession, tmp_path: Pa
     assert query.awaitTermination(120)
     state = query.recentProgress[-1]["stateOperators"][0]
     assert (state["numRowsTotal"], "rocksdbCommitFlushLatency" in str(state)) == (2, True)
+
+
+@pytest.mark.slow
+def test_transform_with_state_keeps_its_state_over_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It needs RocksDB, checksum files and protobuf, in the session that build_session makes."""
+    session = spark.newSession()
+    session.conf.set(STATE_STORE, ROCKSDB)
+    (tmp_path / "in").mkdir()
+    seen: list[tuple[int, int]] = []
+
+    def keep(found: DataFrame, batch: int) -> None:
+        seen.extend((row.n, row.times) for row in found.collect())
+
+    class Counter(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._count = handle.getValueState("count", "count long")
+
+        def handleInputRows(  # noqa: N802
+            self,
+            key: Any,
+            rows: Iterator[Any],
+            timerValues: Any,  # noqa: N803
+        ) -> Iterator[Any]:
+            (before,) = self._count.get() or (0,)
+            count = before + sum(1 for _ in rows)
+            self._count.update((count,))
+            yield Row(n=key[0], times=count)
+
+        def close(self) -> None:
+            pass
+
+    for number, text in enumerate(('{"n":1}\n{"n":1}\n{"n":2}\n', '{"n":1}\n')):
+        (tmp_path / "in" / f"{number}.json").write_text(text)
+        read = session.readStream.schema("n long").json(str(tmp_path / "in"))
+        counted = read.groupBy("n").transformWithState(
+            Counter(), "n long, times long", "Update", "None"
+        )
+        writer = counted.writeStream.foreachBatch(keep).outputMode("update")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert (sorted(seen[:2]), seen[2:]) == ([(1, 2), (2, 1)], [(1, 3)])
 
 
 def test_only_pipelines_without_rocksdb_go_without_checksum_files() -> None:

@@ -82,6 +82,19 @@ def test_batches_end_where_the_limit_is(feed: ShapeFeed) -> None:
     assert told(rest.changes) == [("snapshot", '{"id":2}')]
 
 
+def test_a_consumer_that_cannot_reset_is_refused_a_shape_given_up(shapes: ShapeServer) -> None:
+    given = {"url": shapes.url, "table": "items", "onReset": "fail"}
+    reader = ShapeReader(Options(NAME, given, OPTIONS))
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
+    reader.stop()
+    shapes.forget({"id": "7", "title": "x", "ok": None})
+    again = ShapeReader(Options(NAME, given, OPTIONS))
+    with pytest.raises(ShapeError, match="those deleted would live on"):
+        again.latestOffset(end, ReadMaxRows(100))
+    again.stop()
+
+
 def test_a_bound_in_bytes_ends_a_batch_with_the_answer_that_reaches_it(shapes: ShapeServer) -> None:
     given = {"url": shapes.url, "table": "items", "maxBytesPerTrigger": "30"}
     reader = ShapeReader(Options(NAME, given, OPTIONS))

@@ -24,7 +24,13 @@ from typing import TypeVar
 import psycopg
 
 from headrace.postgres.catalog import check_identity, primary_key
-from headrace.postgres.collector import REST_OF_TRANSACTION_SECS, Bounds, Collector, size_of
+from headrace.postgres.collector import (
+    REST_OF_TRANSACTION_SECS,
+    Bounds,
+    Collector,
+    check_row,
+    size_of,
+)
 from headrace.postgres.copies import Copies, Copy, OnPartitions, reset_refused
 from headrace.postgres.history import identify
 from headrace.postgres.keys import Keys
@@ -77,6 +83,7 @@ class ChangeFeed:
         retry_secs: float = 60.0,
         on_partitions: OnPartitions = "report",
         may_reset: bool = True,
+        row_bytes_max: int | None = None,
     ) -> None:
         self.slot = slot
         self._copies = Copies(slot, on_partitions)
@@ -85,6 +92,7 @@ class ChangeFeed:
         self._origin = origin
         self._recover = recover_lost_slot
         self._may_reset = may_reset
+        self._row_bytes_max = row_bytes_max
         self._retry_secs = retry_secs
         self._generation: Generation | None = None
         self._reader: Replication | None = None
@@ -247,6 +255,7 @@ class ChangeFeed:
         rows = size_bytes = 0
         with closing(self._copies.rows(copy, at.copy_row, last)) as found:
             for change in found:
+                check_row(change, self._row_bytes_max)
                 changes.append(change)
                 rows += 1
                 size_bytes += size_of(change)
@@ -338,6 +347,7 @@ class ChangeFeed:
         size_bytes = 0
         with closing(self.slot.snapshot_rows(generation, first.row, last)) as rows:
             for change in rows:
+                check_row(change, self._row_bytes_max)
                 changes.append(change)
                 size_bytes += size_of(change)
                 if size_bytes >= bounds.bytes_max:
@@ -385,7 +395,7 @@ class ChangeFeed:
         return changes
 
     def _collect(self, reader: Replication, start: Position, bounds: Bounds) -> Batch:
-        collected = Collector(start, self.slot.types.describe, bounds.stop)
+        collected = Collector(start, self.slot.types.describe, bounds.stop, self._row_bytes_max)
         deadline = time.monotonic() + bounds.wait_secs
         while not bounds.is_full(collected) and not collected.is_past_stop:
             message = reader.receive(collected.patience_secs(deadline))

@@ -9,7 +9,9 @@ from typing import Any
 
 from headrace.postgres.pgoutput import Begin, Change, Commit, Described, Relation
 from headrace.postgres.positions import Position, with_relation
+from headrace.postgres.slot_names import SlotError
 
+_KEY_CHARS_SHOWN = 200
 # A transaction arrives in one go once it is committed; a pause this long ends a batch inside it.
 REST_OF_TRANSACTION_SECS = 1.0
 
@@ -36,12 +38,17 @@ class Collector:
     """Takes messages after a position and keeps what is new, and the position behind it."""
 
     def __init__(
-        self, start: Position, describe: Callable[[Relation], str], stop: int | None = None
+        self,
+        start: Position,
+        describe: Callable[[Relation], str],
+        stop: int | None = None,
+        row_bytes_max: int | None = None,
     ) -> None:
         self.position = start
         self.is_past_stop = False
         self._describe = describe
         self._stop = stop
+        self._row_bytes_max = row_bytes_max
         self.changes: list[Change] = []
         self.size_bytes = 0
         self._behind = start.skip  # changes of the first transaction that were taken before
@@ -90,6 +97,7 @@ class Collector:
     def _change(self, change: Change) -> None:
         if change.seq < self._behind:
             return
+        check_row(change, self._row_bytes_max)
         self._tell_shape(change)
         self.changes.append(change)
         self.size_bytes += size_of(change)
@@ -109,6 +117,20 @@ class Collector:
             value = self._describe(relation)
             told = change._replace(op="schema", key=None, value=value, old=None)
             self.changes.append(told._replace(unchanged=[], seq=-1))
+
+
+def check_row(change: Change, bytes_max: int | None) -> None:
+    """Refuse a row that Spark could not hold, before it ends the driver for lack of memory."""
+    size_bytes = size_of(change)
+    if bytes_max is None or size_bytes <= bytes_max:
+        return
+    key = change.key or ""
+    shown = key if len(key) <= _KEY_CHARS_SHOWN else f"{key[:_KEY_CHARS_SHOWN]}…"
+    raise SlotError(
+        f"A row of {change.table} takes {size_bytes} bytes as JSON, and more than {bytes_max} are "
+        f"not sent to Spark (key {shown}). To let it through, raise row_bytes_max (in Spark "
+        "maxRowBytes), and spark.driver.memory with it, to about 16 times as much."
+    )
 
 
 def size_of(change: Change) -> int:

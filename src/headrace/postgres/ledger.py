@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
+from shlex import quote
 
 import psycopg
 import pyarrow as pa
@@ -34,6 +35,7 @@ create table if not exists headrace.ledger (
 );
 alter table headrace.ledger add column if not exists run text not null default '';
 alter table headrace.ledger add column if not exists digest text not null default '';
+alter table headrace.ledger add column if not exists planned text[];
 create table if not exists headrace.ledger_runs (
   writer text primary key,
   run text not null,
@@ -54,10 +56,10 @@ _HOLD_RUN = "select 1 from headrace.ledger_runs where writer = %s and run = %s f
 _MINE = "select batch, query, digest from headrace.ledger where writer = %s and partition = %s"
 _CONFIRM = "update headrace.ledger set run = %s where writer = %s and partition = %s"
 _ENTER = """
-insert into headrace.ledger as l (writer, partition, batch, query, run, digest)
-values (%s, %s, %s, %s, %s, %s)
-on conflict (writer, partition) do update set
-  batch = excluded.batch, run = excluded.run, digest = excluded.digest
+insert into headrace.ledger as l (writer, partition, batch, query, run, digest, planned)
+values (%s, %s, %s, %s, %s, %s, %s)
+on conflict (writer, partition) do update set batch = excluded.batch, run = excluded.run,
+  digest = excluded.digest, planned = excluded.planned
 where l.batch < excluded.batch or (%s and l.batch = excluded.batch)
 returning 1
 """
@@ -65,7 +67,10 @@ _STILL_IN = (
     "select count(*) from headrace.ledger where writer = %s and query = %s"
     " and partition = any(%s) and batch >= %s"
 )
-_LAST = "select max(batch) from headrace.ledger where writer = %s and query = %s"
+_LAST = (
+    "select batch, planned from headrace.ledger where writer = %s and query = %s"
+    " order by batch desc, partition limit 1"
+)
 _OTHER_QUERY = (
     "select batch from headrace.ledger where writer = %s and query <> %s"
     " order by batch desc limit 1"
@@ -117,6 +122,7 @@ class Claim:
     run: str = ""
     digest: str = ""
     committed: Committed | None = None
+    planned: tuple[str, ...] = ()  # how Spark planned the batch, to plan it once more
 
 
 class RowsDigest:
@@ -163,9 +169,22 @@ def prepare(url: str) -> None:
     with psycopg.connect(url) as connection:
         connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
         # Made last. Altering a table that others write to would wait for them, even for nothing.
-        made = connection.execute("select to_regclass('headrace.ledger_runs')").fetchone()
-        if made == (None,):
+        made = connection.execute(
+            "select 1 from pg_attribute where attrelid = to_regclass('headrace.ledger')"
+            " and attname = 'planned' and to_regclass('headrace.ledger_runs') is not null"
+        ).fetchone()
+        if made is None:
             connection.execute(_SET_UP)
+
+
+def last_planned(
+    connection: psycopg.Connection, writer: str, query: str
+) -> tuple[int, list[str]] | None:
+    """The last batch of a writer's query that is in, with how it was planned, if that is known."""
+    if connection.execute("select to_regclass('headrace.ledger')").fetchone() == (None,):
+        return None
+    row = connection.execute(_LAST, (writer, query)).fetchone()
+    return None if row is None or not row[1] else (row[0], row[1])
 
 
 def take_run(connection: psycopg.Connection, claim: Claim) -> None:
@@ -207,7 +226,8 @@ def enter(connection: psycopg.Connection, claim: Claim, *, can_repeat: bool) -> 
             raise SinkError(_cut_differently(claim, claim.partition))
     _heed_others(connection, claim, can_repeat=can_repeat)
     values = (claim.writer, claim.partition, claim.batch, claim.query, claim.run, claim.digest)
-    if connection.execute(_ENTER, (*values, can_repeat)).fetchone() is None:
+    planned = list(claim.planned) or None
+    if connection.execute(_ENTER, (*values, planned, can_repeat)).fetchone() is None:
         raise NotYet("Another attempt at the same partition is writing it.")
     return True
 
@@ -222,16 +242,23 @@ def _miss_lost_commits(connection: psycopg.Connection, claim: Claim) -> None:
     if connection.execute(_STILL_IN, values).fetchone() == (len(partitions),):
         return
     row = connection.execute(_LAST, (claim.writer, claim.query)).fetchone()
-    last = row[0] if row else None
     checkpoint = PurePath(claim.committed.note).parent
-    if last is None:
-        lost = "knows nothing of it"
-        again = "start with another --state, and empty the table if it still has rows"
+    anew = "start with another --state, and empty the table if it still has rows"
+    if row is None:
+        lost, again = "knows nothing of it", anew
+    elif row[1]:
+        lost = f"misses rows of batch {row[0]} and later"
+        again = (
+            f"stop, run `python -m headrace.spark.rewind {quote(str(checkpoint))} --postgres "
+            f"URL --writer {quote(claim.writer)}`, and start again"
+        )
     else:
+        last = row[0]
         lost = f"misses rows of batch {last} and later"
         again = (
             f"stop, delete the files numbered {last} and above in {checkpoint / 'commits'} and "
-            f"those numbered above {last} in {checkpoint / 'offsets'}, and start again"
+            f"those numbered above {last} in {checkpoint / 'offsets'}, and start again. If the "
+            f"files {max(last - 1, 0)} and {last} are no longer in {checkpoint / 'offsets'}: {anew}"
         )
     raise SinkError(
         f"The writer {claim.writer!r} has committed batch {batch}, and the ledger {lost}: Postgres "

@@ -17,6 +17,7 @@ import httpx
 from psycopg.postgres import types
 
 from headrace.postgres.collector import size_of
+from headrace.postgres.copies import reset_refused
 from headrace.postgres.pgoutput import Change
 from headrace.postgres.values import Encoder, encoder
 
@@ -66,11 +67,19 @@ class _Answer:
 class ShapeFeed:
     """One shape of one server: a table, with a filter and columns if given in `params`."""
 
-    def __init__(self, url: str, params: Mapping[str, str], *, retry_secs: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        params: Mapping[str, str],
+        *,
+        retry_secs: float = 60.0,
+        may_reset: bool = True,
+    ) -> None:
         self._url = url.rstrip("/") + "/v1/shape"
         self._params = dict(params)
         self._table = _qualified(params["table"])
         self._retry_secs = retry_secs
+        self._may_reset = may_reset
         self._http = httpx.Client(timeout=httpx.Timeout(10, read=_LIVE_TIMEOUT_SECS))
         self._schema: dict[str, Any] = {}
         self._cursor = ""
@@ -129,6 +138,8 @@ class ShapeFeed:
         self.tail = None
         if changes:
             return ShapeBatch(start, at, changes)
+        if not self._may_reset:
+            raise ShapeError(str(reset_refused(self._table, "the server gave up the shape")))
         return ShapeBatch(start, new, [_reset_row(self._table)])
 
     def _ask(self, at: ShapePosition, *, live: bool) -> _Answer:

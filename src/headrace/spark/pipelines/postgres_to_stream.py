@@ -7,6 +7,7 @@ stream. A row that the server refuses for good goes to the quarantine stream wit
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from contextlib import suppress
@@ -31,6 +32,7 @@ from headrace.spark.pipelines.base import (
     Run,
     local_postgres,
 )
+from headrace.spark.sources.postgres_changes import ROW_BYTES_MAX
 from headrace.spark.streams.sifting import name_refusal
 
 _ROWS = ("insert",)
@@ -38,6 +40,12 @@ _CHANGES = ("insert", "update", "delete", "truncate", "schema")
 _STREAM_OF_ROWS = "pg-{table}"
 _STREAM_OF_CHANGES = "/postgres/{table}"  # in a bucket, where compact gives history back
 STREAM_FILE = "stream"
+_GROWS = (
+    "%s grows for ever, and nothing gives its history back: the server refuses what exceeds "
+    "limits.max_stream_bytes (in memory mode 10 MiB unless set). Raise it where the server runs, "
+    'or set format = "changes" and run compact.'
+)
+logger = logging.getLogger(__name__)
 
 
 class Config(PipelineConfig, frozen=True, kw_only=True):
@@ -59,12 +67,14 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     producer: str = "postgres-to-stream"  # a lost checkpoint is refused, not written twice
     changes_per_batch: int = 50_000
     bytes_per_batch: int = BYTES_PER_BATCH  # of rows as JSON: a batch is in memory as a whole
+    row_bytes_max: int = ROW_BYTES_MAX
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     config = with_stream(config, run)
     _check_streams(config)
     _check_quarantine(config)
+    warn_of_growth(config)
     _create_bucket(config)
     made = messages(source(spark, config, consumer=consumer_name(run)), config)
     return run.start(sink(made, config, run), "postgres-to-stream")
@@ -134,6 +144,11 @@ def _check_streams(config: Config) -> None:
             )
 
 
+def warn_of_growth(config: Config) -> None:
+    if config.format == "rows":
+        logger.warning(_GROWS, config.stream)
+
+
 def _cannot_reset(config: Config) -> bool:
     """Whether deletes may be missed: a reset has no stream to go to where every row has its own."""
     follows = config.format == "changes" and "truncate" in (config.operations or _CHANGES)
@@ -180,6 +195,7 @@ def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFr
         .option("consumer", consumer)
         .option("maxChangesPerTrigger", config.changes_per_batch)
         .option("maxBytesPerTrigger", config.bytes_per_batch)
+        .option("maxRowBytes", config.row_bytes_max)
         .load()
     )
 
@@ -188,6 +204,7 @@ def _shape(spark: SparkSession, config: Config, table: str) -> DataFrame:
     reader = spark.readStream.format("headrace_shapes").option("url", config.electric)
     return (
         reader.option("table", table)
+        .option("onReset", "fail" if _cannot_reset(config) else "report")
         .option("replica", "full")
         .option("maxChangesPerTrigger", config.changes_per_batch)
         .option("maxBytesPerTrigger", config.bytes_per_batch)

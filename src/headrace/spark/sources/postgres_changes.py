@@ -26,11 +26,12 @@ from headrace.spark.options import Options
 from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitions
 
 NAME = "headrace_postgres_changes"
+ROW_BYTES_MAX = 64 * 1024 * 1024  # Spark's usual heap of 1 GiB holds several copies of it
 OPTIONS = frozenset(
     {
         "url", "slot", "tables", "snapshot", "origin", "onLostSlot", "maxChangesPerTrigger",
         "maxBytesPerTrigger", "pollMs", "retrySecs", "consumer", "onPartitions", "withoutKey",
-        "onReset",
+        "onReset", "maxRowBytes",
     }
 )  # fmt: skip
 
@@ -65,6 +66,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._on_partitions: OnPartitions = options.choice("onPartitions", ON_PARTITIONS)
         self._needs_key = options.choice("withoutKey", ("allow", "refuse")) == "refuse"
         self._may_reset = options.choice("onReset", ("report", "fail")) == "report"
+        self._row_bytes_max = options.number("maxRowBytes", ROW_BYTES_MAX)
         self._until: int | None = None
         self._planned: Batch | None = None
         self._opened: ChangeFeed | None = None
@@ -91,6 +93,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 retry_secs=self._retry_secs,
                 on_partitions=self._on_partitions,
                 may_reset=self._may_reset,
+                row_bytes_max=self._row_bytes_max,
             )
         return self._opened
 

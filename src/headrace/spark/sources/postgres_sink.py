@@ -27,6 +27,7 @@ from headrace.spark.batch_ids import BatchOfTask, current_batch
 from headrace.spark.commit_note import FILE, CommitNote
 from headrace.spark.driver_notes import given_note, query_note
 from headrace.spark.kept_connections import postgres_connection
+from headrace.spark.offset_log import planned
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine import Quarantine
 from headrace.spark.quarantine_count import QuarantineCount
@@ -104,6 +105,8 @@ class _Sink:
         self._quarantine = _quarantine(options)
         self._note = _note(options, is_query=is_query) if self.exactly_once else None
         self._committed = self._note.read() if self._note else None
+        checkpoint = self._note.note.checkpoint if self._note and is_query else None
+        self._planned = planned(checkpoint) if checkpoint is not None else None
         self._count = QuarantineCount.of(options.text("checkpointLocation"))
 
     def make_ready(self) -> None:
@@ -137,7 +140,11 @@ class _Sink:
 
     def _claim(self, at: BatchOfTask, rows: str) -> Claim:
         name = self.writer_name or at.query
-        return Claim(name, at.query, at.partition, at.batch, self._run, rows, self._committed)
+        is_planned = self._planned is not None and self._planned.batch == at.batch
+        files = self._planned.files if self._planned is not None and is_planned else ()
+        return Claim(
+            name, at.query, at.partition, at.batch, self._run, rows, self._committed, files
+        )
 
 
 def _note(options: Options, *, is_query: bool) -> CommitNote | None:

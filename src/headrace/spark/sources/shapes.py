@@ -23,7 +23,9 @@ from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitio
 
 NAME = "headrace_shapes"
 _SHAPE = ("table", "where", "columns", "replica", "secret")
-OPTIONS = frozenset({"url", *_SHAPE, "maxChangesPerTrigger", "maxBytesPerTrigger", "retrySecs"})
+OPTIONS = frozenset(
+    {"url", *_SHAPE, "maxChangesPerTrigger", "maxBytesPerTrigger", "retrySecs", "onReset"}
+)
 
 
 class Shapes(DataSource):
@@ -46,6 +48,7 @@ class ShapeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows_max = options.number("maxChangesPerTrigger", 50_000)
         self._bytes_max = options.number("maxBytesPerTrigger", 64 * 1024 * 1024)
         self._retry_secs = options.number("retrySecs", 60, least=0)
+        self._may_reset = options.choice("onReset", ("report", "fail")) == "report"
         self._only_now = False
         self._is_done = False
         self._planned: ShapeBatch | None = None
@@ -57,7 +60,9 @@ class ShapeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _feed(self) -> ShapeFeed:
         if self._opened is None:
-            self._opened = ShapeFeed(self._url, self._params, retry_secs=self._retry_secs)
+            self._opened = ShapeFeed(
+                self._url, self._params, retry_secs=self._retry_secs, may_reset=self._may_reset
+            )
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
