@@ -350,11 +350,30 @@ def adminer_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("no PHP and Adminer here, and apt could not fetch them")
     port = free_port()
     log = (tmp_path_factory.mktemp("adminer") / "php.log").open("wb")
-    command, env = found.command("127.0.0.1", port), {**os.environ, **found.environment()}
+    database = "postgresql://postgres:secret@127.0.0.1:54321/durable_streams"
+    command = found.command("127.0.0.1", port)
+    env = {**os.environ, **found.environment(postgres_url=database)}
     with log, subprocess.Popen(command, stdout=log, stderr=log, env=env) as process:
         eventually(lambda: is_listening(port), "PHP listens")
         yield f"http://127.0.0.1:{port}"
         process.terminate()
+
+
+@pytest.mark.slow
+def test_adminer_opens_on_the_stacks_database_without_its_password(adminer_url: str) -> None:
+    form = httpx.get(f"{adminer_url}/", headers={"Accept": "text/html"}, follow_redirects=True)
+    assert form.status_code == 403, "how Adminer says that a password is wanted"
+    assert dict(form.url.params) == {
+        "pgsql": "127.0.0.1:54321",
+        "username": "postgres",
+        "db": "durable_streams",
+    }
+    for field in ("127.0.0.1:54321", "postgres", "durable_streams"):
+        assert f'value="{field}"' in form.text
+    assert '<option value="pgsql" selected>' in form.text
+    assert "secret" not in form.text
+    other = httpx.get(f"{adminer_url}/?sqlite=", headers={"Accept": "text/html"})
+    assert other.status_code == 200, "another choice stays"
 
 
 @pytest.mark.slow

@@ -222,6 +222,8 @@ def test_pages_that_are_published_know_their_hosts(compose: dict[str, Any]) -> N
         assert name in allowed.split(",")
     adminer = compose["services"]["adminer"]
     assert adminer["command"][-1] == "/guard/adminer_guard.php"
+    database = compose["services"]["postgres"]["environment"]["POSTGRES_DB"]
+    assert adminer["environment"]["ADMINER_LOGIN"].endswith(f"&db={database}")
 
 
 def test_the_commands_of_services_exist(compose: dict[str, Any]) -> None:

@@ -137,7 +137,7 @@ def database_page(
     found = adminer.find(state_directory(state).path / "adminer")
     if found is not None:
         command = found.command(host, port)
-        environment = found.environment(allowed_hosts(host, names))
+        environment = found.environment(allowed_hosts(host, names), os.environ.get("POSTGRES_URL"))
         os.execve(command[0], command, {**os.environ, **environment})
     logging.getLogger(__name__).warning("serving the read-only page instead of Adminer")
     database_page.server(postgres_url(), host, port, rules).serve_forever()

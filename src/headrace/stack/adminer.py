@@ -11,6 +11,9 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
+
+from psycopg.conninfo import conninfo_to_dict
 
 from headrace.stack.apt_fetch import unpacked
 
@@ -31,9 +34,28 @@ class Adminer:
         options = ["-d", f"session.save_path={self.sessions}"]
         return [*self.php, *options, "-S", f"{host}:{port}", str(GUARD)]
 
-    def environment(self, allowed_hosts: Sequence[str] = ()) -> dict[str, str]:
-        """What the guard needs; `allowed_hosts` are answered besides those of loopback."""
-        return {"ADMINER_PAGE": str(self.page), "ADMINER_ALLOWED_HOSTS": ",".join(allowed_hosts)}
+    def environment(
+        self, allowed_hosts: Sequence[str] = (), postgres_url: str | None = None
+    ) -> dict[str, str]:
+        """What the guard needs; `allowed_hosts` are answered in addition to those of loopback.
+
+        With `postgres_url` the login form opens on that database.
+        """
+        return {
+            "ADMINER_PAGE": str(self.page),
+            "ADMINER_ALLOWED_HOSTS": ",".join(allowed_hosts),
+            "ADMINER_LOGIN": login(postgres_url) if postgres_url else "",
+        }
+
+
+def login(postgres_url: str) -> str:
+    """The query by which Adminer's form has everything but the password."""
+    parts = conninfo_to_dict(postgres_url)
+    host, port = str(parts.get("host") or "127.0.0.1"), parts.get("port")
+    # Adminer splits host and port at the first colon: an IPv6 address cannot be filled in.
+    server = "" if ":" in host else f"{host}:{port}" if port else host
+    fields = {"username": parts.get("user", ""), "db": parts.get("dbname", "")}
+    return urlencode({"pgsql": server, **fields})
 
 
 def find(directory: Path) -> Adminer | None:

@@ -4,6 +4,7 @@
 // it a web page whose name was made to resolve to this machine is of one origin with Adminer, and
 // needs only the database's password, which is the same on every developer's machine.
 //
+// ADMINER_LOGIN is the query of a login form that is filled in: without it Adminer opens on MySQL.
 // ADMINER_PAGE is Adminer's own script. ADMINER_ALLOWED_HOSTS lists names that are answered
 // besides those of loopback; * is any.
 (static function (): void {
@@ -39,6 +40,13 @@
         : $origin === null || preg_replace('/^https?:\/\//', '', strtolower($origin)) === $host;
     if (!$is_own && !$is_link) {
         $refuse(403, 'A page of another origin may not use this one.');
+    }
+    $login = getenv('ADMINER_LOGIN') ?: '';
+    $is_page = str_contains(strtolower($_SERVER['HTTP_ACCEPT'] ?? ''), 'text/html');
+    if ($login !== '' && $method === 'GET' && $is_page && ($_SERVER['REQUEST_URI'] ?? '') === '/') {
+        http_response_code(302);
+        header('Location: /?' . $login);
+        exit;
     }
     header('X-Content-Type-Options: nosniff');
     header('Cross-Origin-Resource-Policy: same-origin');
