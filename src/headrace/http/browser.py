@@ -1,4 +1,4 @@
-"""The stream browser at /ui: static files, answered from memory.
+"""The stream browser at /ui: static files, answered from memory; and `/`, which leads there.
 
 The page holds no data and needs no identity; what it shows it asks the stream surface for, as
 any client does. Its policy lets nothing run but its own files, because what it shows is hostile.
@@ -15,6 +15,7 @@ from typing import Final
 import orjson
 
 from headrace import __version__
+from headrace.errors import RouteNotFound
 from headrace.http.exchange import Exchange, Request
 from headrace.protocol import caching, responses
 from headrace.protocol.responses import OK, Response, line
@@ -52,6 +53,9 @@ HEADERS: Final = b"".join(
     )
 )
 
+# Not for good: the setting may change, and other clients are answered otherwise.
+LEAD: Final = responses.see_elsewhere(f"{ROOT[1:]}/", vary="Accept")
+
 Handler = Callable[[Request, Exchange], None]
 
 
@@ -68,7 +72,8 @@ def routes(stream_root: str, bucket_root: str) -> dict[bytes, Handler]:
     found[f"{ROOT}/"] = found[f"{ROOT}/{INDEX}"]
     # The page names its files relative to itself. A relative redirect holds behind any proxy.
     found[ROOT] = responses.moved(f"{ROOT[1:]}/")
-    return {path.encode(): partial(_answer, response) for path, response in found.items()}
+    handlers = {path.encode(): partial(_answer, response) for path, response in found.items()}
+    return {b"/": _lead, **handlers}
 
 
 def _packaged() -> list[tuple[str, str, bytes]]:
@@ -92,6 +97,14 @@ def _answer(response: Response, request: Request, exchange: Exchange) -> None:
     if held is not None and response.body and caching.matches(held, _etag(response)):
         response = responses.not_modified(response)
     exchange.respond(response)
+
+
+def _lead(request: Request, exchange: Exchange) -> None:
+    """Lead a browser from `/` to the page. A client that does not ask for HTML gets 404."""
+    request.operation = "browser"
+    if b"text/html" not in request.headers.get(b"accept", b"").lower():
+        raise RouteNotFound("/")
+    exchange.respond(LEAD)
 
 
 def _etag(response: Response) -> str:

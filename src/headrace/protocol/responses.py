@@ -308,6 +308,12 @@ def moved(location: str) -> Response:
     return Response(PERMANENT_REDIRECT, headers)
 
 
+def see_elsewhere(location: str, *, vary: str) -> Response:
+    """For now, and for requests like this one, the answer is at another address."""
+    headers = line("Location", location) + line("Vary", vary) + line("Cache-Control", "no-cache")
+    return Response(TEMPORARY_REDIRECT, headers)
+
+
 def nothing_new(tail: Position, *, closed: bool, cursor: int | None) -> Response:
     """Long-poll: the wait ended without data."""
     flags = _position_flags(up_to_date=True, closed=closed, cursor=cursor)
