@@ -57,6 +57,29 @@ def show_state(page: Page) -> None:
     expect(page.get_by_role("table", name="State").get_by_role("row")).to_have_count(2)
 
 
+def show_state_row(page: Page) -> None:
+    page.get_by_role("button", name="1", exact=True).click()
+    expect(page.get_by_label("Value", exact=True)).to_be_visible()
+
+
+def show_transcript(page: Page) -> None:
+    page.get_by_role("button", name="Transcript", exact=True).click()
+    page.locator(".turn summary").first.click()
+    expect(page.locator(".turn .payload").first).to_be_visible()
+
+
+def show_wrong_filter(page: Page) -> None:
+    page.keyboard.press("f")
+    page.get_by_label("Search messages").fill("$.role ==")
+    expect(page.locator(".find-problem")).to_contain_text("Expected a value")
+
+
+def show_bucket(page: Page) -> None:
+    page.get_by_role("tree").get_by_text("/accessible").click()
+    streams = page.get_by_role("table", name="Streams of the bucket")
+    expect(streams.get_by_role("row")).to_have_count(2)
+
+
 def show_create(page: Page) -> None:
     page.get_by_role("button", name="New").click()
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -86,12 +109,16 @@ VIEWS = (
     show_opened_message,
     show_search,
     show_state,
+    show_state_row,
+    show_transcript,
+    show_wrong_filter,
     show_paused,
     show_create,
     show_fork,
     show_token,
     show_keys,
     show_overview,
+    show_bucket,
 )
 
 
@@ -100,7 +127,10 @@ def test_every_view_is_accessible(open_ui: Open, http: httpx.Client, scheme: str
     name = fresh("axe")
     create(http, name)
     change = '{"type":"user","key":"1","value":{"name":"Ann"},"headers":{"operation":"insert"}}'
-    append(http, name, change)
+    call = '{"type":"tool-input-available","toolCallId":"c","toolName":"find","input":{"a":1}}'
+    append(http, name, change, change, call)
+    for path in ("/accessible", "/accessible/stream"):
+        http.put(path)
     page = open_ui(place(name), color_scheme=scheme)
     await_live(page)
     expect(page.locator("[data-fact=tail]")).to_be_visible()

@@ -90,6 +90,58 @@ def test_hostile_json_and_state_are_text(open_ui: Open, http: httpx.Client) -> N
     assert_unhurt(page)
 
 
+def test_hostile_conversations_are_text(open_ui: Open, http: httpx.Client) -> None:
+    """Roles, texts, names of tools, their input and output, files: in every part of a turn."""
+    name = fresh("conversation")
+    create(http, name)
+    messages: list[object] = []
+    for number, text in enumerate(CORPUS):
+        call = {"toolCallId": text + str(number)}
+        messages += [
+            {"role": text, "content": f"```{text}\n{text}\n```\n{text}", "id": text},
+            {"type": "reasoning-delta", "id": text, "delta": text},
+            {"type": "text-delta", "id": text, "delta": text},
+            {"type": "tool-input-available", "toolName": text, "input": {text: text}, **call},
+            {"type": "tool-output-error", "errorText": text, **call},
+            {"type": "file", "url": text, "mediaType": text},
+            {"type": "source-url", "url": "javascript:window.hurt=1", "title": text},
+            {"type": f"data-{text}", "data": {"__proto__": {"hurt": 1}, text: text}},
+            {"type": "error", "errorText": text},
+            {"choices": [{"delta": {"role": text, "content": text, "tool_calls": [None, {}]}}]},
+        ]
+    http.post(f"{ROOT}/{name}", json=messages).raise_for_status()
+    page = open_ui(place(name))
+    turns = page.locator(".turns")
+    expect(turns).to_contain_text(CORPUS[0])
+    for summary in turns.locator("summary").all():
+        summary.click()
+    expect(turns.locator("details[open]").first).to_be_visible()
+    assert turns.locator("a, img, [href], [src]").count() == 0
+    assert_unhurt(page)
+
+
+def test_hostile_filters_and_opened_rows_are_text(open_ui: Open, http: httpx.Client) -> None:
+    name = fresh("rows")
+    create(http, name)
+    for text in CORPUS[:3]:
+        change = {"type": text, "key": text, "value": {text: text, "constructor": text}}
+        http.post(f"{ROOT}/{name}", json={**change, "headers": {"operation": "insert"}})
+    page = open_ui(place(name))
+    await_live(page)
+    box = page.get_by_label("Search messages")
+    for asked in ("$.constructor", "$.__proto__.hurt", '$["__proto__"]', "$[0][*].toString == 1"):
+        box.fill(asked)
+        expect(page.locator(".found")).to_have_text("0 of 3")
+    box.fill(f'$.a "{CORPUS[0]}"')
+    expect(page.locator(".find-problem")).to_contain_text(f'but found “"{CORPUS[0]}"”')
+    box.fill(f'$.key == "{CORPUS[0]}"')
+    expect(page.locator(".found")).to_have_text("1 of 3")
+    page.get_by_role("button", name="State", exact=True).click()
+    page.get_by_role("button", name=CORPUS[1], exact=True).click()
+    expect(page.get_by_role("region", name="Row", exact=True)).to_contain_text(CORPUS[1])
+    assert_unhurt(page)
+
+
 def test_hostile_names_and_content_types_are_text(open_ui: Open, http: httpx.Client) -> None:
     prefix = fresh("names")
     names = [f"{prefix}/{text}" for text in NAMES]
@@ -171,6 +223,18 @@ def test_hostile_subscriptions_pipelines_and_streams_of_buckets_are_text(
     expect(page.locator(".tree-row")).to_have_count(len(NAMES))
     page.locator(".tree-row").first.click()
     await_live(page)
+    assert_unhurt(page)
+    page.evaluate("hash => { location.hash = hash }", f"#/bucket/{bucket}")
+    rows = page.get_by_role("table", name="Streams of the bucket").get_by_role("row")
+    expect(rows.get_by_role("button", name=NAMES[1], exact=True)).to_be_visible()
+    octets = {"Content-Type": "application/octet-stream"}
+    appended = f"/{bucket}/{quote(NAMES[0], safe='')}"
+    http.post(appended, headers=octets, content="x").raise_for_status()
+    expect(page.locator(".feed")).to_contain_text(NAMES[0])
+    assert_unhurt(page)
+    page.evaluate("hash => { location.hash = hash }", f"#/bucket/{quote(hostile, safe='')}")
+    expect(page.locator(".bucket-name")).to_have_text(f"/{hostile}")
+    expect(page.locator(".bucket .notice")).to_be_visible()
     assert_unhurt(page)
 
 

@@ -27,7 +27,7 @@ from tests.ui.helpers import ROOT, append, await_live, compact, create, lines, p
 pytestmark = pytest.mark.slow
 
 SOME_POINTS = re.compile(r"(L.*){4}")
-PICTURES = ("stream", "overview", "state", "phone")
+PICTURES = ("stream", "overview", "state", "transcript", "bucket", "phone")
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_BYTES_MIN = 10_000  # an empty page of this size has less
 
@@ -55,8 +55,9 @@ def furnish(http: httpx.Client) -> None:
     create(http, "logs/web", "text/plain", Stream_TTL="86400")
     create(http, "images/thumbnails", "application/octet-stream")
     http.put("/agents")
-    for session in ("planner", "researcher", "writer"):
+    for session, turns in (("planner", 2), ("researcher", 3), ("reviewer", 1), ("writer", 2)):
         http.put(f"/agents/{session}", headers={"Content-Type": "application/json"})
+        http.post(f"/agents/{session}", json=conversation(turns)).raise_for_status()
     for n in range(120):
         order(http, n)
     http.put(f"{ROOT}/orders/eu/what-if", headers={"Stream-Forked-From": f"{ROOT}/orders/eu/live"})
@@ -87,6 +88,38 @@ def pipelines(at: float, age: int) -> list[dict[str, object]]:
         for name, lag in lags.items()
     )
     return [change(progress) for progress in told]
+
+
+def conversation(turns: int) -> list[dict[str, object]]:
+    """A session as the AI SDK streams it: a question, a tool call, an answer token by token."""
+    asked = "Which orders from Basel are still unpaid, and is one of them overdue?"
+    answer = (
+        "Two orders from Basel are unpaid: 4213 and 4217.\n\n"
+        "Order 4213 is nine days overdue. This finds both:\n\n"
+        "```sql\nselect id, due_at from orders\nwhere city = 'Basel' and not paid;\n```\n"
+        "Shall I send a reminder for 4213?"
+    )
+    said: list[dict[str, object]] = []
+    for turn in range(turns):
+        call, text = f"call-{turn}", f"text-{turn}"
+        rows = {"unpaid": [4213, 4217], "overdue": [4213]}
+        query = {"city": "Basel", "paid": False}
+        tokens = re.findall(r"\S+\s*|\s+", answer if turn == turns - 1 else "Here they are.")
+        said += [
+            {"id": f"u{turn}", "role": "user", "parts": [{"type": "text", "text": asked}]},
+            {"type": "start", "messageId": f"m{turn}"},
+            {"type": "reasoning-start", "id": "r"},
+            {"type": "reasoning-delta", "id": "r", "delta": "The orders are in the database."},
+            {"type": "tool-input-start", "toolCallId": call, "toolName": "find_orders"},
+            {"type": "tool-input-available", "toolCallId": call, "input": query},
+            {"type": "tool-output-available", "toolCallId": call, "output": rows},
+            {"type": "text-start", "id": text},
+            *({"type": "text-delta", "id": text, "delta": token} for token in tokens),
+            {"type": "text-end", "id": text},
+            {"type": "finish"},
+        ]
+        asked = "Thanks. And the ones from Bern?"
+    return said
 
 
 def order(http: httpx.Client, n: int) -> None:
@@ -156,8 +189,33 @@ def test_the_state_view(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> N
     await_live(page)
     page.get_by_role("button", name="State", exact=True).click()
     expect(page.get_by_role("table", name="State").get_by_role("row")).to_have_count(8)
+    page.get_by_role("button", name="u2", exact=True).click()
+    expect(page.get_by_label("Value", exact=True)).to_contain_text("Chidi")
     settle(page)
     take(page, "state", tmp_path)
+
+
+def test_the_transcript(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
+    page = open_ui(place("/agents/planner"), busy.url, color_scheme="light")
+    await_live(page)
+    call = page.locator(".turn details.tool").last
+    call.locator("summary").click()
+    expect(call).to_contain_text("4213")
+    page.locator(".transcript-body").evaluate("box => { box.scrollTop = box.scrollHeight }")
+    take(page, "transcript", tmp_path)
+
+
+def test_a_bucket(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
+    page = open_ui("#/bucket/agents", busy.url, color_scheme="light")
+    table = page.get_by_role("table", name="Streams of the bucket")
+    expect(table.get_by_role("row")).to_have_count(5)
+    with client_of(busy) as http:
+        for n in range(4):
+            note = {"id": f"late-{n}", "role": "user", "content": "One more thing."}
+            http.post("/agents/writer", json=[note] * (n + 1)).raise_for_status()
+            expect(page.locator(".feed b")).to_have_count(n + 1)
+    settle(page)
+    take(page, "bucket", tmp_path)
 
 
 def test_a_phone(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:

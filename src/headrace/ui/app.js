@@ -1,10 +1,12 @@
 // The page: its parts, what the address names, the keys, the theme.
 
 import { h, icon, iconButton, replace, toast } from "./dom.js"
+import { BucketPage } from "./bucket-page.js"
 import { Buckets } from "./buckets.js"
 import { Catalogue } from "./stream-catalog.js"
 import { Details } from "./details.js"
 import { bucketDialog, createDialog, helpDialog, tokenDialog } from "./dialogs.js"
+import { FirstSteps } from "./first-steps.js"
 import { StreamList } from "./stream-list.js"
 import { Overview } from "./overview.js"
 import { Server, encodeName } from "./server.js"
@@ -13,6 +15,7 @@ import { Statuses } from "./status-poller.js"
 
 const THEMES = ["auto", "dark", "light"]
 const STREAM_PREFIX = "#/stream/"
+const BUCKET_PREFIX = "#/bucket/"
 
 class App {
   constructor(server) {
@@ -21,14 +24,23 @@ class App {
     this.buckets = new Buckets(server, this.catalogue)
     this.statuses = new Statuses(server)
     const goTo = (stream) => this.goTo(stream)
-    this.list = new StreamList(this.catalogue, this.statuses, {
-      open: (name) => this.goTo(server.stream(name)),
+    const open = (name) => this.goTo(server.stream(name))
+    this.list = new StreamList(server, this.catalogue, this.statuses, {
+      open,
+      openBucket: (id) => this.#show(BUCKET_PREFIX + encodeURIComponent(id)),
       create: () => this.create(),
-      createBucket: () => bucketDialog(server, () => this.buckets.soon()),
+      createBucket: () => bucketDialog(server, "", () => this.buckets.soon()),
+    })
+    this.bucketPage = new BucketPage(server, this.statuses, {
+      open,
+      create: (prefix) => this.create(prefix),
+      back: () => this.pane("list"),
+      gone: () => (this.buckets.soon(), this.goTo(null)),
     })
     this.view = new StreamView(server, { back: () => this.pane("list"), details: () => this.pane("details"), goTo })
     this.details = new Details(server, this.view, { back: () => this.pane("main"), goTo })
-    this.overview = new Overview(server, (name) => this.catalogue.entries.has(name))
+    const firstSteps = new FirstSteps(server, this.catalogue, () => this.create())
+    this.overview = new Overview(server, (name) => this.catalogue.entries.has(name), firstSteps)
     this.presence = h("div", { class: "presence", role: "status" })
     this.tokenButton = iconButton("key", "Token", () => tokenDialog(server, null))
     this.#build()
@@ -56,9 +68,8 @@ class App {
         iconButton("theme", "Theme (t)", () => this.nextTheme()),
         h("button", { type: "button", class: "icon-button", title: "Keys (?)", "aria-label": "Keys", on: { click: helpDialog } }, h("kbd", { "aria-hidden": "true" }, "?")),
       ),
-      h("div", { class: "panes" }, this.list.element, h("main", { class: "main" }, this.overview.element, this.view.element), this.details.element),
+      h("div", { class: "panes" }, this.list.element, h("main", { class: "main" }, this.overview.element, this.bucketPage.element, this.view.element), this.details.element),
     )
-    this.view.table.addEventListener("message", ({ detail }) => this.view.showMessage(detail))
   }
 
   start() {
@@ -70,15 +81,17 @@ class App {
   /** Show what the address names. */
   route() {
     const { hash } = location
-    const name = hash.startsWith(STREAM_PREFIX) ? decode(hash.slice(STREAM_PREFIX.length)) : null
+    const name = named(hash, STREAM_PREFIX)
+    const bucket = named(hash, BUCKET_PREFIX)
     const stream = name ? this.server.stream(name) : null
-    document.body.dataset.page = stream ? "stream" : "overview"
-    this.overview.show(stream === null)
+    document.body.dataset.page = stream ? "stream" : bucket ? "bucket" : "overview"
+    if (!stream && !bucket) document.title = "Headrace"
+    this.overview.show(stream === null && bucket === null)
+    this.bucketPage.open(bucket)
     this.view.open(stream)
     this.details.open(stream)
-    this.list.select(name)
-    if (!stream) document.title = "Headrace"
-    this.pane(stream || hash === "#/" ? "main" : "list")
+    this.list.select(bucket === null ? name : `/${bucket}`)
+    this.pane(stream || bucket || hash === "#/" ? "main" : "list")
   }
 
   /** A stream that was gone and is announced again is shown again. */
@@ -101,14 +114,19 @@ class App {
   }
 
   goTo(stream) {
-    const hash = stream ? STREAM_PREFIX + encodeName(stream.name) : "#/"
+    this.#show(stream ? STREAM_PREFIX + encodeName(stream.name) : "#/")
+  }
+
+  #show(hash) {
     if (location.hash === hash) this.route()
     else location.hash = hash
   }
 
-  create() {
+  /** Ask for a stream; its name begins with `prefix`, or else with the folder of the open stream. */
+  create(prefix = null) {
     const open = this.view.stream?.name ?? ""
-    createDialog(this.server, open.includes("/") ? open.slice(0, open.lastIndexOf("/") + 1) : "", (stream) => {
+    const proposed = prefix ?? (open.includes("/") ? open.slice(0, open.lastIndexOf("/") + 1) : "")
+    createDialog(this.server, proposed, (stream) => {
       this.buckets.soon()
       this.goTo(stream)
     })
@@ -120,10 +138,11 @@ class App {
   }
 
   #showPresence() {
-    const { away, hasToken } = this.server
+    const { away, refused, hasToken } = this.server
     document.body.classList.toggle("away", away)
     this.tokenButton.classList.toggle("on", hasToken)
-    replace(this.presence, h("span", { class: `dot ${away ? "lost" : "open"}` }), away ? "Server away. Trying again …" : "Connected")
+    const [dot, text] = away ? ["lost", "Server away. Trying again …"] : refused ? ["expiring", hasToken ? "Token refused" : "Not signed in"] : ["open", "Connected"]
+    replace(this.presence, h("span", { class: `dot ${dot}` }), text)
   }
 
   nextTheme() {
@@ -147,6 +166,7 @@ class App {
       p: () => view.toggleLive(),
       g: () => view.stream && view.jumpToStart(),
       e: () => view.stream && view.jumpToEnd(),
+      v: () => view.stream && view.nextMode(),
       a: () => view.stream && view.composer.focus(),
       n: () => this.create(),
       o: () => this.goTo(null),
@@ -159,6 +179,9 @@ class App {
     act()
   }
 }
+
+/** The name after a prefix of the address; null where it begins otherwise, or says nothing. */
+const named = (hash, prefix) => (hash.startsWith(prefix) && decode(hash.slice(prefix.length))) || null
 
 function decode(encoded) {
   try {

@@ -39,7 +39,7 @@ export class Details {
     )
     this.#ticker = new Ticker(() => this.#ask())
     view.addEventListener("tail", () => this.#showTail())
-    setInterval(() => this.#sample(), SAMPLE_MS)
+    setInterval(() => this.#tick(), SAMPLE_MS)
   }
 
   open(stream) {
@@ -71,14 +71,22 @@ export class Details {
     this.#clockSkewMs = about.now_ms - Date.now()
     view.noteTail(about.tail_offset, about.earliest_offset)
     view.noteClosed(about.closed)
+    if (!view.state.live) this.#sample()
     this.#showAll()
     if ((await this.forks.look(about)) && stream === this.stream) this.#showAll()
   }
 
+  #tick() {
+    if (!this.stream) return
+    this.#showExpiry()
+    if (this.view.state.live) this.#sample()
+  }
+
+  /** A live view knows the tail at any time. A paused one learns it from a poll, and only then:
+   * a sample between two polls would show no growth, and the next one twice as much. */
   #sample() {
     const { tail } = this.view
-    if (this.stream) this.#showExpiry()
-    if (!this.stream || !tail || document.hidden) return
+    if (!tail || document.hidden) return
     const now = Date.now()
     const appends = this.#appends.next(now, tail.messages)
     const sizes = this.#sizes.next(now, tail.bytes)
@@ -177,14 +185,20 @@ export class Details {
 export const section = (title, action, ...children) =>
   h("section", { class: "panel" }, h("header", {}, h("h2", {}, title), action), children)
 
-export const table = (names, rows) =>
-  h(
+const isNumber = (cell) => typeof cell === "string" && /^(–|-?[\d,.]+( \S+)?)$/.test(cell)
+
+/** Cells of text or elements. A column of numbers is set as one: never broken, and to the right. */
+export function table(names, rows) {
+  const numeric = names.map((_, at) => rows.length > 0 && rows.every((cells) => isNumber(cells[at])))
+  const of = (at) => (numeric[at] ? { class: "number" } : {})
+  return h(
     "div",
     { class: "table-wrap" },
     h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((value) => h("td", {}, value))))),
+      h("thead", {}, h("tr", {}, names.map((name, at) => h("th", { scope: "col", ...of(at) }, name)))),
+      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((value, at) => h("td", of(at), value))))),
     ),
   )
+}

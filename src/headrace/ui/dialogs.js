@@ -21,7 +21,7 @@ export function formDialog({ title, intro, fields, submit, danger = false, reque
         {},
         request ? h("button", { type: "button", class: "quiet curl", on: { click: copyCurl } }, icon("terminal"), "Copy as curl") : null,
         h("span", { class: "grow" }),
-        h("button", { type: "button", class: "quiet", on: { click: () => dialog.close() } }, "Cancel"),
+        h("button", { type: "button", class: "quiet cancel", on: { click: () => dialog.close() } }, "Cancel"),
         h("button", { type: "submit", class: danger ? "danger" : "primary" }, submit),
       ),
     ),
@@ -50,7 +50,15 @@ export function formDialog({ title, intro, fields, submit, danger = false, reque
   })
   document.body.append(dialog)
   dialog.showModal()
+  focusFirst(dialog)
   return dialog
+}
+
+/** The keyboard begins at the end of the first field; a question without one begins at the safe answer. */
+function focusFirst(dialog) {
+  const first = dialog.querySelector(".sheet-body :is(input, textarea, select)") ?? dialog.querySelector(".cancel")
+  first.focus()
+  first.setSelectionRange?.(first.value.length, first.value.length)
 }
 
 const closeButton = (close) =>
@@ -73,8 +81,8 @@ export function sheet(title, content, command) {
   dialog.showModal()
 }
 
-export function bucketDialog(server, done) {
-  const name = h("input", { name: "bucket", required: true, autocomplete: "off", spellcheck: "false", placeholder: "agents" })
+export function bucketDialog(server, proposed, done) {
+  const name = h("input", { name: "bucket", required: true, autocomplete: "off", spellcheck: "false", placeholder: "agents", value: proposed })
   const path = () => `${server.settings.bucketRoot}/${encodeURIComponent(name.value.trim())}`
   formDialog({
     title: "New bucket",
@@ -85,13 +93,14 @@ export function bucketDialog(server, done) {
     send: async () => {
       await server.request("PUT", path())
       toast(`Created the bucket ${name.value.trim()}`)
-      done()
+      done(name.value.trim())
     },
   })
 }
 
-export function createDialog(server, prefix, done) {
-  const name = h("input", { name: "name", required: true, autocomplete: "off", spellcheck: "false", value: prefix })
+/** `proposed` is the beginning of a name, or all of it. */
+export function createDialog(server, proposed, done) {
+  const name = h("input", { name: "name", required: true, autocomplete: "off", spellcheck: "false", value: proposed })
   const type = h("input", { name: "type", list: "types", value: "application/json", autocomplete: "off" })
   const ttl = h("input", { name: "ttl", inputmode: "numeric", placeholder: "lives for ever", autocomplete: "off" })
   const body = h("textarea", { name: "body", rows: "4", spellcheck: "false", placeholder: "empty" })
@@ -218,6 +227,7 @@ const KEYS = [
   ["p", "pause or resume the live tail"],
   ["g", "jump to the start"],
   ["e", "jump to the end"],
+  ["v", "next view: messages, state, transcript"],
   ["a", "append"],
   ["n", "new stream"],
   ["o", "overview"],

@@ -11,27 +11,37 @@ export function plural(n, one, many = `${one}s`) {
   return `${count(n)} ${n === 1 ? one : many}`
 }
 
+// A unit is chosen by what the number is after rounding: 999.6 µs are 1.00 ms, not 1000 µs.
+
 export function bytes(n) {
   let unit = 0
-  while (n >= 1024 && unit < UNITS.length - 1) {
+  const shown = () => (unit && n < 99.95 ? n.toFixed(1) : String(Math.round(n)))
+  while (Number(shown()) >= 1024 && unit < UNITS.length - 1) {
     n /= 1024
     unit += 1
   }
-  return `${unit && n < 100 ? n.toFixed(1) : Math.round(n)} ${UNITS[unit]}`
+  return `${shown()} ${UNITS[unit]}`
 }
 
 export function rate(n) {
   if (n === 0) return "0"
-  if (n < 10) return n.toFixed(n < 1 ? 2 : 1)
-  return n < 10_000 ? COUNT.format(Math.round(n)) : `${(n / 1000).toFixed(n < 100_000 ? 1 : 0)}k`
+  if (n < 0.995) return n.toFixed(2)
+  if (n < 9.95) return n.toFixed(1)
+  return n < 9999.5 ? COUNT.format(Math.round(n)) : `${(n / 1000).toFixed(n < 99_950 ? 1 : 0)}k`
 }
 
 export function seconds(secs) {
   if (!Number.isFinite(secs)) return "–"
   if (secs === 0) return "0 s"
-  if (secs < 0.001) return `${Math.round(secs * 1e6)} µs`
-  if (secs < 1) return `${(secs * 1000).toFixed(secs < 0.01 ? 2 : 1)} ms`
-  return `${secs.toFixed(2)} s`
+  if (secs < 0.000_999_5) return `${Math.round(secs * 1e6)} µs`
+  if (secs < 0.999_95) return `${(secs * 1000).toFixed(secs < 0.009_995 ? 2 : 1)} ms`
+  if (secs < 119.5) return `${secs.toFixed(secs < 99.995 ? 2 : 0)} s`
+  return secs < 7170 ? `${Math.round(secs / 60)} min` : `${(secs / 3600).toFixed(1)} h`
+}
+
+/** A time of day, to the second. */
+export function clock(ms) {
+  return new Date(ms).toLocaleTimeString("sv-SE")
 }
 
 export function countdown(ms) {

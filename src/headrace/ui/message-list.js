@@ -3,6 +3,7 @@
 
 import { h, icon, replace } from "./dom.js"
 import { bytes, count, plural } from "./format.js"
+import { compileFilter, isFilter } from "./filter.js"
 import { Search } from "./messages.js"
 import { opened, preview } from "./message-row.js"
 import { Rows } from "./virtual-list.js"
@@ -37,13 +38,16 @@ export class MessageList {
   #build(loadEarlier, toEnd) {
     this.find = h("input", {
       type: "search",
-      placeholder: "Search messages",
+      placeholder: "Search, or filter: $.role == \"user\"",
+      title: "Text, or a filter by field: $.order.total > 100 && $.items[*].sku contains \"H-1\"",
       "aria-label": "Search messages",
+      "aria-describedby": "find-problem",
       autocomplete: "off",
       spellcheck: "false",
       on: { input: () => this.#look(), keydown: (event) => this.#findKey(event) },
     })
     this.found = h("span", { class: "dim found", role: "status" })
+    this.findProblem = h("p", { class: "problem find-problem", id: "find-problem", role: "status" })
     this.searchBox = h("label", { class: "search" }, icon("search"), this.find, this.found)
     this.spacer = h("div", { class: "spacer", role: "presentation" })
     this.scroller = h(
@@ -65,6 +69,7 @@ export class MessageList {
     this.#search?.stop()
     this.#search = null
     this.find.value = ""
+    this.#showFindProblem("")
     this.#active = 0
     this.#stick = true
     this.rows.reset()
@@ -125,7 +130,7 @@ export class MessageList {
     this.earlier.hidden = before <= 0 || searching || messages.length === 0
     replace(this.earlier, `${plural(before, "earlier message")} · load more`)
     this.empty.hidden = this.rows.count > 0 || !(quiet || searching)
-    replace(this.empty, searching ? "No message holds this text." : "No messages yet. What is appended shows up here at once.")
+    replace(this.empty, !searching ? "No messages yet. What is appended shows up here at once." : this.#search.needle === null ? "The filter finds no message." : "No message holds this text.")
     this.#showNewer()
     replace(
       this.found,
@@ -286,16 +291,35 @@ export class MessageList {
   }
 
   #look() {
-    const needle = this.find.value.trim().toLowerCase()
+    const wanted = this.#wanted()
     this.#search?.stop()
     this.#search = null
     this.#forgetOpened()
-    if (needle) this.#search = new Search(this.messages, needle, () => this.#lookedOn())
+    if (wanted) this.#search = new Search(this.messages, wanted, () => this.#lookedOn())
     this.#active = 0
     this.rows.reset()
     this.rows.count = this.#search ? this.#search.found.length : this.messages.length
-    if (!needle && this.#stick) this.rows.scrollToEnd()
+    if (!wanted && this.#stick) this.rows.scrollToEnd()
     this.#showEdges()
+  }
+
+  /** What a search looks for; null where nothing is asked for, or it is not understood. */
+  #wanted() {
+    const asked = this.find.value.trim()
+    const needle = asked.toLowerCase()
+    this.#showFindProblem("")
+    if (!isFilter(asked)) return needle ? { needle, matches: (text) => text.toLowerCase().includes(needle) } : null
+    try {
+      return { matches: compileFilter(asked) }
+    } catch (error) {
+      this.#showFindProblem(error.message)
+      return null
+    }
+  }
+
+  #showFindProblem(text) {
+    replace(this.findProblem, text)
+    this.find.setAttribute("aria-invalid", String(text !== ""))
   }
 
   #lookedOn() {

@@ -80,12 +80,14 @@ export function bytesOf(message) {
   return typeof message.data === "string" ? new TextEncoder().encode(message.data) : message.data
 }
 
-/** Which messages hold a text, found a few milliseconds at a time. */
+/** Which messages are wanted, found a few milliseconds at a time. */
 export class Search {
   #done = 0
 
-  constructor(messages, needle, changed) {
+  /** `matches` judges a message's text; `needle` is what to mark in it, if that is a text. */
+  constructor(messages, { matches, needle = null }, changed) {
     this.messages = messages
+    this.matches = matches
     this.needle = needle
     this.changed = changed
     this.found = [] // indexes
@@ -113,7 +115,7 @@ export class Search {
       const until = performance.now() + SLICE_MS
       const { items } = this.messages
       while (this.#done < items.length && performance.now() < until) {
-        if (textOf(items[this.#done]).toLowerCase().includes(this.needle)) this.found.push(this.#done)
+        if (this.matches(textOf(items[this.#done]))) this.found.push(this.#done)
         this.#done += 1
       }
       this.changed()

@@ -78,7 +78,6 @@ const CHARTS = [
   { title: "Storage", series: ["payload held"], format: bytes, values: (s) => [s.sum("headrace_stored_bytes")] },
   { title: "Commit batch", series: ["changes a commit"], format: rate, mean: ["headrace_commit_changes_total", "headrace_commit_batches_total"] },
   { title: "Commit and sync", series: ["a commit"], format: seconds, mean: ["headrace_commit_seconds_total", "headrace_commit_batches_total"] },
-  { title: "Connections", series: ["open"], format: count, values: (s) => [s.sum("headrace_connections")], needs: "headrace_connections" },
 ]
 
 export class Overview {
@@ -86,8 +85,8 @@ export class Overview {
   #last = null
   #charts = new Map()
 
-  /** `exists(name)` tells whether there is a stream of that name. */
-  constructor(server, exists) {
+  /** `exists(name)` tells whether there is a stream of that name; `firstSteps` is what leads to one. */
+  constructor(server, exists, firstSteps) {
     this.server = server
     this.shown = false
     this.pipelines = new Pipelines(server, exists)
@@ -101,6 +100,7 @@ export class Overview {
       { class: "overview", "aria-label": "Overview", tabindex: "0" },
       h("header", { class: "overview-head" }, h("h1", {}, "Overview"), h("p", { class: "dim" }, `Headrace ${server.settings.version} at ${server.base}`), curl),
       this.problem,
+      firstSteps.element,
       this.tiles,
       this.pipelines.element,
       this.grid,
@@ -167,15 +167,15 @@ export class Overview {
   }
 
   #showTiles(scrape) {
-    const tile = (name, value, note = "") => h("div", { class: "tile" }, h("span", { class: "dim" }, name), h("b", {}, value), h("small", { class: "dim" }, note))
+    const tile = (name, value) => h("div", { class: "tile" }, h("span", { class: "dim" }, name), h("b", {}, value))
     replace(
       this.tiles,
-      tile("Streams", count(Math.max(0, scrape.sum("headrace_streams") - 1)), "without the registry"),
+      tile("Streams", count(Math.max(0, scrape.sum("headrace_streams") - 1))),
       tile("Buckets", count(scrape.sum("headrace_buckets"))),
-      tile("Stored", bytes(scrape.sum("headrace_stored_bytes")), "payload"),
+      tile("Stored", bytes(scrape.sum("headrace_stored_bytes"))),
       tile("Live readers", count(scrape.sum("headrace_live_readers"))),
       tile("Subscriptions", count(scrape.sum("headrace_subscriptions"))),
-      tile("Loop lag", seconds(scrape.sum("headrace_event_loop_lag_seconds"))),
+      scrape.has("headrace_connections") ? tile("Connections", count(scrape.sum("headrace_connections"))) : null,
     )
   }
 

@@ -61,6 +61,7 @@ export class Server extends EventTarget {
     this.base = base
     this.settings = settings
     this.away = false
+    this.refused = false // for who is asking: the streams are there, and not for this page
   }
 
   static async find() {
@@ -99,8 +100,11 @@ export class Server extends EventTarget {
     for (;;) {
       const token = this.#token
       try {
-        return await this.#send(method, this.url(path, query), headers, body, signal)
+        const response = await this.#send(method, this.url(path, query), headers, body, signal)
+        this.#noteIdentity(path, false)
+        return response
       } catch (error) {
+        if (error instanceof Problem) this.#noteIdentity(path, isAboutIdentity(error))
         if (!isAboutIdentity(error)) throw error
         if (token !== this.#token) continue // refused for a token that has been replaced since
         if (this.#declined) throw error
@@ -109,6 +113,13 @@ export class Server extends EventTarget {
         if (!(await this.#askForToken(refused))) throw refused
       }
     }
+  }
+
+  /** What the streams' own paths answer counts: a proxy may well keep /metrics to itself. */
+  #noteIdentity(path, refused) {
+    if (refused === this.refused || path === "/metrics") return
+    this.refused = refused
+    this.dispatchEvent(new Event("presence"))
   }
 
   /** Why a HEAD was refused: its answer has no body to say it. */

@@ -7,14 +7,17 @@ export const STATE_MEDIA_TYPE = "application/vnd.headrace.state+json"
 const SETS = new Set(["insert", "update", "upsert", "set"])
 const REMOVALS = new Set(["delete", "remove"])
 
-/** A message as a change: { type, key, operation, value, unchanged, was }, { control }, or null if it is none. */
+/** A message as a change, from its text. */
 export function parseChange(text) {
-  let message
   try {
-    message = JSON.parse(text)
+    return changeOf(JSON.parse(text))
   } catch {
     return null
   }
+}
+
+/** A message as a change: { type, key, operation, value, unchanged, was }, { control }, or null if it is none. */
+export function changeOf(message) {
   if (message === null || typeof message !== "object") return null
   const { type, key, value, headers } = message
   if (headers?.control !== undefined) return { control: headers.control }
@@ -35,7 +38,10 @@ export class Materialised {
   }
 
   apply(text, number) {
-    const change = parseChange(text)
+    this.take(parseChange(text), number)
+  }
+
+  take(change, number) {
     if (change === null) this.ignored += 1
     else if (change.control !== undefined) this.#control(change.control)
     else this.#change(this.#incoming ?? this.rows, change, number)

@@ -1,11 +1,13 @@
 // The state view: the table that a stream's changes add up to, each row with the change that last
-// touched it. Where history was given up for a snapshot of the state, it begins with that.
+// touched it. Where history was given up for a snapshot of the state, it begins with that. A row
+// that is opened shows its whole value below the table, and follows its changes there.
 
 import { h, replace } from "./dom.js"
 import { Materialised, readState, snapshotOffset } from "./state-fold.js"
 import { count, plural } from "./format.js"
 import { parseOffset } from "./stream-reader.js"
 import { Rows } from "./virtual-list.js"
+import { StateValue } from "./state-value.js"
 import { textOf } from "./messages.js"
 import { Away, Problem } from "./server.js"
 
@@ -26,6 +28,7 @@ export class StateTable extends EventTarget {
   #type = ALL
   #began = null // where the fold began, and as what: start, snapshot or middle; null until known
   #drawnAt = 0
+  #open = null // "type\0key" of the row that is open
 
   constructor(server, messages) {
     super()
@@ -37,8 +40,14 @@ export class StateTable extends EventTarget {
     this.head = h("div", { class: "state-row state-head", role: "row" })
     this.spacer = h("div", { class: "spacer", role: "presentation" })
     this.body = h("div", { class: "state-body", role: "rowgroup" }, this.spacer)
-    this.grid = h("div", { class: "state-grid", role: "table", "aria-label": "State", tabindex: "0" }, h("div", { role: "rowgroup" }, this.head), this.body)
-    this.element = h("div", { class: "state" }, h("div", { class: "state-tools" }, this.types, this.note), this.grid)
+    this.grid = h(
+      "div",
+      { class: "state-grid", role: "table", "aria-label": "State", tabindex: "0", on: { keydown: (event) => this.#key(event) } },
+      h("div", { role: "rowgroup" }, this.head),
+      this.body,
+    )
+    this.value = new StateValue({ openMessage: (number) => this.#openMessage(number), closed: () => this.#closed() })
+    this.element = h("div", { class: "state" }, h("div", { class: "state-tools" }, this.types, this.note), this.grid, this.value.element)
     this.rows = new Rows(this.body, this.spacer, ROW_HEIGHT, (index) => this.#row(index))
     messages.addEventListener("append", () => this.#go())
     for (const type of ["reset", "prepend", "drop"]) messages.addEventListener(type, () => this.#restart())
@@ -59,6 +68,8 @@ export class StateTable extends EventTarget {
     this.#done = 0
     this.#type = ALL
     this.#began = null
+    this.#open = null
+    this.value.clear()
     this.#go()
   }
 
@@ -143,18 +154,78 @@ export class StateTable extends EventTarget {
         .filter(Boolean)
         .join(" · "),
     )
+    const focused = this.#focused()
     this.rows.reset()
     this.rows.count = this.#rows.length
+    this.#showOpen()
+    if (focused !== null) this.#focus(focused)
+  }
+
+  // -- the row that is open, and the keyboard ----------------------------------------------
+
+  #toggle(row) {
+    const id = idOf(row)
+    this.#open = this.#open === id ? null : id
+    this.value.clear()
+    this.rows.refresh()
+    this.rows.draw()
+    this.#showOpen()
+    this.#focus(this.#rows.indexOf(row))
+  }
+
+  #showOpen() {
+    const row = this.#open === null ? null : (this.#state.rows.get(this.#open) ?? null)
+    this.value.show(row, this.#open !== null && row === null)
+  }
+
+  #closed() {
+    const at = this.#rows.findIndex((row) => idOf(row) === this.#open)
+    this.#open = null
+    this.rows.refresh()
+    this.rows.draw()
+    if (at >= 0) this.#focus(at)
+  }
+
+  /** The row that has the keyboard; null if none has. */
+  #focused() {
+    const at = document.activeElement?.closest(".state-row")?.dataset.index
+    return at !== undefined && this.body.contains(document.activeElement) ? Number(at) : null
+  }
+
+  #focus(index) {
+    if (!this.#rows.length) return
+    const at = Math.max(0, Math.min(this.#rows.length - 1, index))
+    this.rows.scrollTo(at)
+    this.rows.element(at)?.querySelector(".state-key button").focus({ preventScroll: true })
+  }
+
+  #key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return
+    const page = Math.max(1, Math.floor(this.body.clientHeight / ROW_HEIGHT) - 1)
+    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page }
+    const at = this.#focused()
+    if (event.key in moves) this.#focus(at === null ? 0 : at + moves[event.key])
+    else if (event.key === "Home") this.#focus(0)
+    else if (event.key === "End") this.#focus(this.#rows.length - 1)
+    else if (event.key === "Escape" && this.#open !== null) this.value.close()
+    else return
+    event.preventDefault()
+  }
+
+  #openMessage(number) {
+    this.dispatchEvent(new CustomEvent("message", { detail: number }))
   }
 
   #row(index) {
     const row = this.#rows[index]
+    const isOpen = idOf(row) === this.#open
+    const open = (event) => event.target.closest("button.link") || this.#toggle(row)
     const cells = this.#columns.length ? this.#columns.map((name) => row.value?.[name]) : [row.value]
     return h(
       "div",
-      { class: "state-row", role: "row" },
+      { class: `state-row${isOpen ? " open" : ""}`, role: "row", data: { index }, on: { click: open } },
       h("span", { role: "cell", class: "dim" }, row.type),
-      h("span", { role: "cell", class: "state-key", title: row.key }, row.key),
+      h("span", { role: "cell", class: "state-key", title: row.key }, h("button", { type: "button", "aria-expanded": String(isOpen) }, row.key || "(empty)")),
       cells.map((value) => cell(value)),
       h(
         "span",
@@ -172,12 +243,14 @@ export class StateTable extends EventTarget {
         type: "button",
         class: "link",
         title: `${row.operation}; ${plural(row.changes, "change")} so far`,
-        on: { click: () => this.dispatchEvent(new CustomEvent("message", { detail: row.changedBy })) },
+        on: { click: () => this.#openMessage(row.changedBy) },
       },
       `${row.operation} #${count(row.changedBy)}`,
     )
   }
 }
+
+const idOf = ({ type, key }) => `${type}\0${key}`
 
 function cell(value) {
   if (value === undefined) return h("span", { role: "cell", class: "dim" }, "")

@@ -49,7 +49,7 @@ export class Ticker {
 /** The state of the streams in sight: name -> { closed, forked, expiresAt, messages, rates }. */
 export class Statuses extends EventTarget {
   #known = new Map()
-  #wanted = []
+  #wanted = new Map() // who shows streams -> their names
   #ticker
 
   constructor(server) {
@@ -62,15 +62,15 @@ export class Statuses extends EventTarget {
     return this.#known.get(name)
   }
 
-  /** These names are in sight now. */
-  want(names) {
-    this.#wanted = names
+  /** These names are in sight now, in one of the places that show streams. */
+  want(names, place) {
+    this.#wanted.set(place, names)
     if (names.some((name) => !this.#known.has(name))) this.#ticker.soon(120)
   }
 
   async #ask() {
     if (this.server.away) return
-    const names = [...this.#wanted]
+    const names = [...new Set([...this.#wanted.values()].flat())]
     while (names.length) {
       const query = takeNames(names)
       const { now_ms, streams } = await this.server.json(`${this.server.settings.streamRoot}/__ds/streams?${query}`)
@@ -91,6 +91,8 @@ export class Statuses extends EventTarget {
     Object.assign(status, {
       messages,
       bytes,
+      type: found.content_type,
+      earliest: parseOffset(found.earliest_offset).messages,
       closed: found.closed,
       forked: found.forked_from !== null,
       forks: found.fork_count,

@@ -18,10 +18,12 @@ export class StreamList {
   #unfolded = false
   #revealed = false // whether the open stream's row has been brought into sight
 
-  constructor(catalogue, statuses, { open, create, createBucket }) {
+  constructor(server, catalogue, statuses, { open, openBucket, create, createBucket }) {
+    this.server = server
     this.catalogue = catalogue
     this.statuses = statuses
     this.open = open
+    this.openBucket = openBucket
     this.search = h("input", {
       type: "search",
       placeholder: "Search",
@@ -37,6 +39,7 @@ export class StreamList {
       this.spacer,
     )
     this.summary = h("p", { class: "list-summary", role: "status" }, "Reading the registry …")
+    this.empty = h("div", { class: "list-empty", hidden: true })
     this.element = h(
       "nav",
       { class: "list", "aria-label": "Streams" },
@@ -52,13 +55,14 @@ export class StreamList {
         ),
         iconButton("bucket", "Create a bucket", createBucket),
       ),
-      this.tree,
+      h("div", { class: "list-body" }, this.tree, this.empty),
       this.summary,
     )
     this.rows = new Rows(this.tree, this.spacer, ROW_HEIGHT, (index) => this.#row(index))
     this.rows.onDraw = (first, end) => this.#seen(first, end)
     catalogue.addEventListener("change", () => this.refresh())
     statuses.addEventListener("change", () => this.#showStatuses())
+    server.addEventListener("presence", () => this.#showStatuses())
   }
 
   /** The catalogue changed, or folders were opened. */
@@ -100,7 +104,7 @@ export class StreamList {
     this.rows.reset()
     this.rows.count = this.#nodes.length
     const total = catalogue.entries.size
-    this.tree.classList.toggle("none", this.#nodes.length === 0)
+    this.#showEmpty()
     replace(
       this.summary,
       catalogue.failure
@@ -111,6 +115,13 @@ export class StreamList {
             ? plural(total, "stream")
             : "Reading the registry …",
     )
+  }
+
+  #showEmpty() {
+    const { catalogue } = this
+    this.empty.hidden = this.#nodes.length > 0 || !catalogue.complete || catalogue.failure !== null
+    if (this.empty.hidden) return
+    replace(this.empty, this.#needle ? h("p", {}, `No stream has “${this.#needle}” in its name.`) : h("p", {}, "No streams yet. “New” creates one."))
   }
 
   /** Once, when everything is known: a small tree is shown whole. */
@@ -192,7 +203,14 @@ export class StreamList {
   #activate(node) {
     this.#active = node.path
     if (node.entry) this.open(node.path)
+    else if (node.isBucket) this.#activateBucket(node)
     else this.#toggle(node)
+  }
+
+  /** A bucket has a page of its own; what is in it shows below it, too. */
+  #activateBucket(node) {
+    if (node.path === this.#selected || !node.open) this.#toggle(node)
+    this.openBucket(node.path.slice(1))
   }
 
   #toggle(node) {
@@ -241,7 +259,7 @@ export class StreamList {
 
   #seen(first, end) {
     const names = this.#nodes.slice(first, end).filter((node) => node.entry)
-    this.statuses.want(names.map((node) => node.path))
+    this.statuses.want(names.map((node) => node.path), this)
   }
 
   #showStatuses() {
@@ -260,7 +278,7 @@ export class StreamList {
     }
     const status = this.statuses.get(node.path)
     if (!status) return
-    const word = stateWord(status)
+    const word = this.server.away ? "unknown" : stateWord(status)
     replace(row.querySelector(".state"), h("span", { class: `dot ${word}`, role: "img", "aria-label": word, title: word }))
     replace(
       facts,

@@ -4,18 +4,26 @@ import { copy, h, icon, iconButton, replace, toast } from "./dom.js"
 import { bytes, count, plural } from "./format.js"
 import { Composer } from "./composer.js"
 import { curlMenu } from "./curl-menu.js"
-import { closeDialog, deleteDialog, forkDialog } from "./dialogs.js"
+import { bucketDialog, closeDialog, createDialog, deleteDialog, forkDialog } from "./dialogs.js"
 import { MessageList } from "./message-list.js"
-import { Messages } from "./messages.js"
-import { follow, isJson, parseOffset, readFrame } from "./stream-reader.js"
+import { Messages, textOf } from "./messages.js"
+import { follow, isJson, isText, parseOffset, readFrame } from "./stream-reader.js"
 import { firstOffset, readBefore, seek } from "./seek.js"
 import { StateTable } from "./state-view.js"
+import { isTranscript } from "./transcript-fold.js"
+import { TranscriptView } from "./transcript-view.js"
 import { Writers } from "./writers.js"
+
+const MODES = ["Messages", "State", "Transcript"]
+const PROBED = 50 // messages that tell whether a stream is a conversation
 
 export class StreamView extends EventTarget {
   #abort = null
   #tail = null
   #floor = null
+  #isProbed = false // whether it is settled that the stream is a conversation, or is none
+  #chosen = false // whether the reader of this stream has chosen a view
+  #prefersMessages = false // whether a transcript was left for the messages, in this page
 
   constructor(server, { back, details, goTo }) {
     super()
@@ -26,6 +34,7 @@ export class StreamView extends EventTarget {
     this.messages = new Messages()
     this.composer = new Composer(server)
     this.table = new StateTable(server, this.messages)
+    this.transcript = new TranscriptView(this.messages)
     this.writers = new Writers(server, this.messages)
     this.list = new MessageList(this.messages, this.writers, {
       about: (offset) => this.#about(offset),
@@ -33,6 +42,8 @@ export class StreamView extends EventTarget {
       toEnd: () => this.jumpToEnd(),
     })
     this.#build(back, details)
+    this.messages.addEventListener("append", () => this.#recognise())
+    for (const view of [this.table, this.transcript]) view.addEventListener("message", ({ detail }) => this.showMessage(detail))
     server.addEventListener("presence", () => this.#showState())
   }
 
@@ -50,18 +61,23 @@ export class StreamView extends EventTarget {
       spellcheck: "false",
     })
     this.notice = h("div", { class: "notice", role: "status", hidden: true })
-    this.modes = ["Messages", "State"].map((mode) =>
-      h("button", { type: "button", class: "tab", "aria-pressed": "false", on: { click: () => this.setMode(mode) } }, mode),
+    this.modes = MODES.map((mode) =>
+      h("button", { type: "button", class: "tab", "aria-pressed": "false", on: { click: () => this.#chooseMode(mode) } }, mode),
     )
     const actions = [
-      ["fork", "Fork", () => this.fork(null)],
-      ["lock", "Close stream", () => closeDialog(this.server, this.stream)],
-      ["trash", "Delete stream", () => deleteDialog(this.server, this.stream, () => this.goTo(null))],
+      ["fork", "Fork", "Fork", () => this.fork(null)],
+      ["lock", "Close", "Close stream", () => closeDialog(this.server, this.stream)],
+      ["trash", "Delete", "Delete stream", () => deleteDialog(this.server, this.stream, () => this.goTo(null))],
     ]
+    const action = ([name, word, label, act]) =>
+      h("button", { type: "button", class: "quiet", title: label, "aria-label": label, data: { action: label }, on: { click: () => (this.actionSet.matches(":popover-open") && this.actionSet.hidePopover(), act()) } }, icon(name), word)
+    // On a phone a menu; where there is room its style shows it as it is.
+    this.actionSet = h("div", { class: "action-set", popover: "auto", id: "stream-actions" }, actions.map(action))
     this.actions = h(
       "div",
       { class: "actions" },
-      actions.map(([name, label, act]) => iconButton(name, label, act, { data: { action: label } })),
+      iconButton("more", "Actions", null, { class: "icon-button only-phone", popovertarget: "stream-actions" }),
+      this.actionSet,
       curlMenu(this.server, () => [this.stream, this.state.contentType, this.messages.next]),
       iconButton("info", "Details", details, { class: "icon-button only-narrow" }),
     )
@@ -74,6 +90,7 @@ export class StreamView extends EventTarget {
         { class: "toolbar", role: "toolbar", "aria-label": "Reading" },
         this.liveButton,
         h("div", { class: "segments", role: "group", "aria-label": "Show" }, this.modes),
+        iconButton("search", "Search and jump", () => this.#toggleFinders(), { class: "icon-button only-phone find-toggle", "aria-expanded": "false" }),
         h(
           "div",
           { class: "jumps" },
@@ -82,10 +99,12 @@ export class StreamView extends EventTarget {
           iconButton("end", "Jump to the end (e)", () => this.jumpToEnd()),
         ),
         this.list.searchBox,
+        this.list.findProblem,
       ),
       this.notice,
       this.list.element,
       this.table.element,
+      this.transcript.element,
       this.composer.element,
     )
     this.setMode("Messages")
@@ -104,6 +123,7 @@ export class StreamView extends EventTarget {
     this.table.open(stream)
     this.list.reset()
     this.jump.value = ""
+    this.#chosen = this.#isProbed = false
     this.setMode("Messages")
     this.#say(null)
     if (stream === null) return
@@ -187,10 +207,12 @@ export class StreamView extends EventTarget {
   }
 
   jumpToStart() {
+    this.#toMessages()
     this.#jump("-1")
   }
 
   jumpToEnd() {
+    if (this.mode === "Transcript") this.transcript.scrollToEnd()
     if (!this.isLive && !this.state.closed && !this.state.problem) this.#start(this.messages.next ?? "-1")
     this.list.scrollToEnd()
   }
@@ -227,6 +249,7 @@ export class StreamView extends EventTarget {
       list.go(index, "start")
       return
     }
+    if (offset === null) await this.#refuseBeyondEnd(number)
     const earliest = this.#floor?.token ?? "-1"
     const start = offset === "-1" ? earliest : (offset ?? (await seek(this.server, this.stream, this.#floor, number)))
     await readFrame(this.server, this.stream, start, undefined, { max_messages: 1 }) // refused before anything is lost
@@ -234,6 +257,18 @@ export class StreamView extends EventTarget {
     list.reset()
     list.scrollToStart()
     this.#start(start)
+  }
+
+  /** A number that no message has yet is refused, and what is shown stays. */
+  async #refuseBeyondEnd(number) {
+    if (number > (this.#tail?.messages ?? 0)) {
+      const head = await this.server.request("HEAD", this.stream.path)
+      this.noteTail(head.headers.get("stream-next-offset"))
+    }
+    const { messages } = this.#tail
+    if (number <= messages) return
+    const last = messages ? `the last message is number ${count(messages - 1)}` : "it has no messages yet"
+    throw new Error(`${count(number)} is beyond the end of the stream: ${last}.`)
   }
 
   async #loadEarlier() {
@@ -281,6 +316,40 @@ export class StreamView extends EventTarget {
     this.modes.forEach((tab) => tab.setAttribute("aria-pressed", String(tab.textContent === mode)))
     this.element.dataset.mode = mode
     this.table.show(mode === "State")
+    this.transcript.show(mode === "Transcript")
+  }
+
+  #chooseMode(mode) {
+    this.#chosen = true
+    if (this.mode === "Transcript") this.#prefersMessages = true
+    else if (mode === "Transcript") this.#prefersMessages = false
+    this.setMode(mode)
+  }
+
+  /** What only the list of messages can show. */
+  #toMessages() {
+    this.#chosen = true
+    this.setMode("Messages")
+  }
+
+  /** The next of the views that this stream has. */
+  nextMode() {
+    const there = MODES.filter((_, at) => !this.modes[at].hidden)
+    this.#chooseMode(there[(there.indexOf(this.mode) + 1) % there.length])
+  }
+
+  /** A stream that begins as a conversation is shown as one, unless its reader prefers otherwise. */
+  #recognise() {
+    const { messages } = this
+    if (this.#chosen || this.#prefersMessages || this.mode !== "Messages" || !isText(this.state.contentType)) return
+    if (!this.#isProbed && messages.length && isTranscript(messages.items.slice(0, PROBED).map(textOf))) this.setMode("Transcript")
+    this.#isProbed = messages.length >= PROBED
+  }
+
+  #toggleFinders() {
+    const shown = this.element.classList.toggle("finding")
+    this.element.querySelector(".find-toggle").setAttribute("aria-expanded", String(shown))
+    if (shown) this.list.focusSearch()
   }
 
   #showTitle() {
@@ -321,13 +390,27 @@ export class StreamView extends EventTarget {
       button.disabled = readOnly || Boolean(state.problem) || (button.dataset.action === "Close stream" && Boolean(state.closed))
     }
     this.modes[1].hidden = Boolean(state.contentType) && !isJson(state.contentType)
-    this.#say(state.problem ? state.problem.message : null)
+    this.modes[2].hidden = Boolean(state.contentType) && !isText(state.contentType)
+    this.transcript.plain = Boolean(state.contentType) && !isJson(state.contentType)
+    this.#say(state.problem ? state.problem.message : null, this.#remedy())
     this.#showEdges()
   }
 
-  #say(text) {
+  #say(text, remedy = null) {
     this.notice.hidden = text === null
-    replace(this.notice, text)
+    replace(this.notice, h("span", {}, text), remedy)
+  }
+
+  /** What makes a stream that is missing; null where nothing is. */
+  #remedy() {
+    const { server, stream, state } = this
+    const button = (label, act) => h("button", { type: "button", class: "primary", on: { click: act } }, label)
+    if (state.problem?.type === "stream-not-found") {
+      return button("Create this stream", () => createDialog(server, stream.name, (made) => this.goTo(made)))
+    }
+    if (state.problem?.type !== "bucket-not-found") return null
+    const bucket = stream.name.split("/")[1]
+    return button(`Create the bucket ${bucket}`, () => bucketDialog(server, bucket, () => this.goTo(stream)))
   }
 
   #showEdges() {
@@ -350,12 +433,14 @@ export class StreamView extends EventTarget {
 
   /** The message with this number, in the list and opened. */
   async showMessage(number) {
-    this.setMode("Messages")
+    this.#toMessages()
     await this.#jump(null, number)
     this.list.openAt(number - this.messages.first.messages)
   }
 
   focusSearch() {
+    this.#toMessages()
+    if (!this.list.find.checkVisibility()) this.#toggleFinders()
     this.list.focusSearch()
   }
 }
