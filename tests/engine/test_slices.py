@@ -102,3 +102,23 @@ def test_work_that_fails_says_so_and_ends_no_other() -> None:
         assert [type(error) for error in errors] == [ZeroDivisionError]
 
     asyncio.run(main())
+
+
+def test_work_goes_on_after_a_defect_in_telling_that_work_failed() -> None:
+    """What raises within a turn is the event loop's to log; what comes later has its turn."""
+
+    def failing() -> Iterator[None]:
+        yield
+        raise ValueError("a defect")
+
+    async def main() -> None:
+        done: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, facts: done.append(repr(facts["exception"].__cause__)))
+        slices = Slices(loop, slice_secs=0)
+        slices.run_later(failing(), never)
+        slices.run_later(counting(done, "the next", 3), never)
+        await finished(slices)
+        assert done == ["ValueError('a defect')", "the next"]
+
+    asyncio.run(main())

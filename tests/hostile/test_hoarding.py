@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headrace.errors import HeadraceError
 from headrace.http.send_windows import (
     ANSWER_WINDOW_BYTES,
     IN_KERNEL_BYTES,
@@ -237,6 +238,39 @@ def test_a_client_at_the_least_rate_is_not_cut_within_a_window() -> None:
             budget.cut_slowest()
         assert stopped.was_cut
         assert not slow.was_cut
+
+
+class Waiter:
+    def __init__(self, defect: Exception | None = None) -> None:
+        self.heard: list[str] = []
+        self._defect = defect
+
+    def on_room(self) -> None:
+        self.heard.append("room")
+        if self._defect is not None:
+            raise self._defect
+
+    def on_fault(self, fault: HeadraceError) -> None:
+        self.heard.append("fault")
+
+
+@pytest.mark.faults
+def test_a_defect_in_one_waiting_client_leaves_the_others_their_room() -> None:
+    with closing(StoppedLoop()) as loop:
+        budget = UnsentBudget(loop, bytes_max=1)
+        waiters = [Waiter(ValueError("a defect")), Waiter(), Waiter()]
+        for waiter in waiters:
+            budget.wait(waiter)
+        budget.add(2)
+        budget.remove(2)
+        loop.run_until_complete(asyncio.sleep(0))
+        assert [waiter.heard for waiter in waiters] == [["room", "fault"], ["room"], ["room"]]
+        late = Waiter()
+        budget.wait(late)
+        budget.add(2)
+        budget.remove(2)
+        loop.run_until_complete(asyncio.sleep(0))
+        assert late.heard == ["room"]
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])

@@ -75,7 +75,15 @@ class Slices:
     def _turn(self) -> None:
         begun = monotonic()
         is_contended = self._ended > 0 and begun - self._ended > OTHERS_SECS
-        until = begun + self._slice_secs
+        try:
+            self._run_until(begun + self._slice_secs)
+        finally:
+            # A defect in here must not keep all other work from its turn for ever.
+            self._is_scheduled = False
+            if len(self):
+                self._schedule(PAUSE_FACTOR * (monotonic() - begun) if is_contended else 0.0)
+
+    def _run_until(self, until: float) -> None:
         while len(self):
             self._step(self._short)
             while self._waiting and len(self._begun) < BEGUN_MAX:
@@ -83,9 +91,6 @@ class Slices:
             self._step(self._begun)
             if monotonic() >= until:
                 break
-        self._is_scheduled = False
-        if len(self):
-            self._schedule(PAUSE_FACTOR * (monotonic() - begun) if is_contended else 0.0)
 
     def _step(self, queue: deque[tuple[Work, WorkFailed]]) -> None:
         """One step of the first of a queue, which goes to its end if there is more to do."""

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import Final, Protocol
 
 from headrace.errors import Overloaded
+from headrace.faults import Faultable, hand_over, internal_fault
 from headrace.http.exchange import Frame
 from headrace.protocol import sse
 
@@ -38,7 +39,7 @@ class Holder(Protocol):
         ...
 
 
-class Waiting(Protocol):
+class Waiting(Faultable, Protocol):
     """An owner of a large answer that waits for room in the budget."""
 
     def on_room(self) -> None: ...
@@ -100,7 +101,10 @@ class UnsentBudget:
             if not self._waiting or self.is_exceeded:
                 break
             waiting, _ = self._waiting.popitem(last=False)
-            waiting.on_room()
+            try:
+                waiting.on_room()
+            except Exception:
+                hand_over(waiting.on_fault, internal_fault("sending what waited for room"))
         self._waking = bool(self._waiting) and not self.is_exceeded
         if self._waking:
             self._loop.call_later(_WOKEN_EVERY_SECS, self._wake)
