@@ -16,6 +16,7 @@ from headrace.testing.raw_http import EndOfConnection, RawConnection, request_by
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
+from tests.durability.modes import DURABLE_MODES
 from tests.http.helpers import KIB
 
 TEXT = "text/plain"
@@ -124,7 +125,7 @@ def is_served(server: ServerProcess, connect: Callable[[], RawConnection]) -> bo
         return False
 
 
-@pytest.mark.parametrize("mode", ["file-durable", "acid"])
+@pytest.mark.parametrize("mode", DURABLE_MODES)
 def test_a_flood_of_connections_takes_no_descriptor_from_storage(
     launch: Launch, tmp_path: Path, mode: str
 ) -> None:
@@ -166,6 +167,30 @@ def test_while_no_descriptor_is_free_writers_wait_and_nothing_dies(
     assert all(message(number) in found for number in [0, *kept, 6])
 
 
+def test_acid_writes_and_reads_while_no_descriptor_is_free(launch: Launch, tmp_path: Path) -> None:
+    """It has all its files open from the start; a snapshot, which is a file, has to wait."""
+    server = launch(ServerProcess(durable(tmp_path, "acid"), cwd=str(tmp_path)))
+    snapshot = f"/bucket/doc/snapshot/{1:016d}_{1:016d}"
+    with RawConnection(server.port) as client:
+        assert client.request("PUT", "/bucket").status == 201
+        assert client.request("PUT", "/bucket/doc", b"x", Content_Type=TEXT).status == 201
+        assert client.request("PUT", STREAM, Content_Type=TEXT).status == 201
+        assert appended(client, 0) == 204
+        with few_descriptors(server):
+            assert [appended(client, number) for number in range(1, 9)] == [204] * 8
+            assert content(client) == b"".join(map(message, range(9)))
+            assert client.request("PUT", snapshot, b"folded").status == 503
+            assert client.request("GET", "/healthz").status == 200
+            assert client.request("GET", "/readyz").status == 200
+
+        def is_published() -> bool:
+            return client.request("PUT", snapshot, b"folded").status == 204
+
+        eventually(is_published, "the snapshot finds a descriptor")
+        assert client.request("GET", snapshot).body == b"folded"
+        assert content(client) == b"".join(map(message, range(9)))
+
+
 def test_a_read_that_finds_no_descriptor_is_told_to_come_again(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -184,13 +209,14 @@ def test_a_read_that_finds_no_descriptor_is_told_to_come_again(
         assert content(client) == b"".join(map(message, range(8)))
 
 
-def test_handshakes_count_and_end(launch: Launch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", DURABLE_MODES)
+def test_handshakes_count_and_end(launch: Launch, tmp_path: Path, mode: str) -> None:
     """Clients that connect and never begin TLS hold places like others, and for a short while."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     trust = write_self_signed(cert, key)
     settings = durable(
         tmp_path,
-        "file-durable",
+        mode,
         DS_TLS__CERT_PATH=str(cert),
         DS_TLS__KEY_PATH=str(key),
         DS_HTTP__HEADER_TIMEOUT_SECS="1",
