@@ -6,11 +6,9 @@ each test of a disk a real file system of its own.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -19,9 +17,13 @@ import pytest
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.virtual_clock import START_MS
 from headrace.testing.waiting import eventually
+from tests.durability.full_disk import fill
 from tests.durability.modes import ALL_MODES, DURABLE_MODES, KEPT_MODES, settings
+from tests.hostile.disks import mount, small_disk
 from tests.hostile.set_clock import SetClockServer
 from tests.subscriptions.api import Api
+
+__all__ = ["small_disk"]
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +31,6 @@ ROOT = "/v1/stream"
 TEXT = {"content-type": "text/plain"}
 HOUR = 3600
 DAY = 24 * HOUR
-DISK_BYTES = 64 * 1024 * 1024
 
 
 @pytest.fixture
@@ -157,35 +158,6 @@ def test_a_lease_runs_out_though_the_clock_was_set_back(server: SetClockServer, 
 
 
 # -- disks that are full -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 64 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount(path, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "headrace")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
-
-
-def mount(path: Path, *options: str) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a disk needs root")
-    mounted = subprocess.run(["mount", *options, str(path)], capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"a disk cannot be mounted here: {mounted.stderr.strip()}")
-
-
-def fill(disk: Path) -> Path:
-    """Take the last byte of it, as another process might."""
-    ballast = disk / "somebody else's"
-    with ballast.open("ab", buffering=0) as file:
-        for size in (1 << 20, 4096, 1):
-            with suppress(OSError):
-                while True:
-                    file.write(bytes(size))
-    return ballast
 
 
 @pytest.fixture

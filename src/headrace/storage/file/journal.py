@@ -89,6 +89,7 @@ class LastSegment(msgspec.Struct, array_like=True):
     """`journal/last`: the newest segment, recorded before its first use: its loss is noticed.
 
     `size` is 0 once the segment has been given up again; `first_lsn` is then the next frame's.
+    `first_lsn` is 0 where nothing is synced: then no frame before it is known to be durable.
     `proven_lsn` is the last frame that a recovery or an orderly end made durable.
     """
 
@@ -176,7 +177,7 @@ class Journal:
     def write(self, batch: list[EncodedFrame]) -> None:
         """Append a batch and sync it; it is durable when this returns.
 
-        Raises Postponed if there is no room for a new segment; nothing was written then.
+        Raises Postponed if there is no room or the disk is read-only: then it can be called again.
         """
         header, pieces = self._encode(batch)
         current = self._current
@@ -193,9 +194,16 @@ class Journal:
                 raise
             # Encoded again: the header carries the generation of the segment.
             header, pieces = self._encode(batch)
+        try:
+            current.file.write(current.position, *pieces)
+        except OSError as error:
+            # Some of it may be there. It is not whole, so nobody reads it, and the next attempt
+            # begins at the same place.
+            if is_transient_disk_error(error):
+                raise Postponed(error) from error
+            raise
         # From here on a failure is final: whether the batch is durable is unknown, and the
         # committer is poisoned by what is raised.
-        current.file.write(current.position, *pieces)
         if self._sync:
             current.file.sync()
         current.position += header.size
@@ -229,7 +237,7 @@ class Journal:
         generation, taken_bytes = self._take_segment(size)
         file = self._disk.open(segment_name(generation))
         try:
-            self._write_last(LastSegment(generation, taken_bytes, self.next_lsn))
+            self._write_last(LastSegment(generation, taken_bytes, self._kept_until()))
         except BaseException:
             file.close()
             raise
@@ -317,7 +325,7 @@ class Journal:
         kept = [segment for segment in self.sealed if segment.next_lsn - 1 > applied_lsn]
         # The newest segment goes too, so `journal/last` must not make a start miss it.
         if self._current is None and not kept and self._last.size:
-            self._write_last(LastSegment(self._generation, 0, self.next_lsn))
+            self._write_last(LastSegment(self._generation, 0, self._kept_until()))
         # Zeroing a new one takes as long as hundreds of batches; but a full disk needs the room.
         free_max = FREE_SEGMENTS_MAX if self._disk.refusal() is None else 1
         for segment in [one for one in self.sealed if one not in kept]:
@@ -342,6 +350,10 @@ class Journal:
     def _write_last(self, last: LastSegment) -> None:
         atomic_file.replace(self._disk, LAST, msgspec.msgpack.encode(last))
         self._last = last
+
+    def _kept_until(self) -> int:
+        """The frame that all durable ones come before; without syncs a power cut may take any."""
+        return self.next_lsn if self._sync else 0
 
     def rotate(self) -> None:
         """Seal the segment being written, so that it can be applied."""
