@@ -168,7 +168,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every append was complete when its task was; the ends, and what was set aside, are noted."""
+        """Every append was complete when its task was; notes the ends, and what was set aside."""
         self._note_ends(messages)
         if self._count is not None:
             done = (each for each in messages if isinstance(each, Written))
