@@ -173,7 +173,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, export: Path) -> Non
     whole = export.read_bytes()
     for size in (len(whole) - 1, len(whole) - 48, len(whole) // 2, 20, 9):
         export.write_bytes(whole[:size])
-        assert f"ends at byte {size}, before its own end" in refused(tmp_path, export)
+        assert f"is truncated at byte {size}" in refused(tmp_path, export)
 
 
 def test_a_file_with_a_flipped_bit_is_refused(tmp_path: Path, export: Path) -> None:

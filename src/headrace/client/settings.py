@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
+from headrace.backoff import Backoff
+
 Value = str | Callable[[], str] | Callable[[], Awaitable[str]]
 """A header or parameter: fixed, or asked for anew with every request (the token that expires)."""
 
@@ -52,9 +54,8 @@ class Retry:
 
     def delay_secs(self, failures: int, chance: float) -> float:
         """How long to wait after the n-th failure; `chance` is random in [0, 1)."""
-        # Beyond 64 doublings the power overflows, and the maximum holds anyway.
-        grown_ms = self.delay_ms * self.multiplier ** min(failures - 1, 64)
-        return min(grown_ms, self.delay_max_ms) * (1 - chance / 2) / 1000
+        waits_ms = Backoff(self.delay_ms, self.delay_max_ms, self.multiplier)
+        return waits_ms.after(failures, 1 - chance) / 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import psycopg
 
+from headrace.backoff import Backoff
 from headrace.postgres.catalog import check_identity, primary_key
 from headrace.postgres.collector import (
     REST_OF_TRANSACTION_SECS,
@@ -51,8 +52,7 @@ T = TypeVar("T")
 
 _REREAD_SECS = 60.0
 _ASK_AGAIN_SECS = 0.05  # how far Postgres has sent, while a run waits for the end
-_FIRST_RETRY_SECS = 0.1
-_LAST_RETRY_SECS = 2.0
+_RETRY_SECS = Backoff(0.1, 2.0)
 _LOOK_AGAIN_SECS = 10.0  # between checks that the publication still has every table
 
 
@@ -447,7 +447,7 @@ class ChangeFeed:
     def _retrying(self, attempt: Callable[[], T], spent_secs: float = 0.0) -> T:
         """Retry while Postgres is unreachable; then raise SlotError."""
         deadline = time.monotonic() + self._retry_secs + spent_secs
-        pause = _FIRST_RETRY_SECS
+        waits = _RETRY_SECS.waits()
         while True:
             try:
                 return attempt()
@@ -461,8 +461,7 @@ class ChangeFeed:
                 self.close()  # the slot was lost while it was read: the next look finds it so
                 if time.monotonic() > deadline:
                     raise
-            time.sleep(pause)
-            pause = min(2 * pause, _LAST_RETRY_SECS)
+            time.sleep(next(waits))
 
 
 def _nothing(origin: str) -> bool:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.csv
 from psycopg import sql
 
+from headrace.backoff import Backoff
 from headrace.postgres.ledger import Claim, NotYet, SinkError, enter, take_run
 from headrace.postgres.origins import origin_name
 
-_FIRST_RETRY_SECS = 0.1
-_LAST_RETRY_SECS = 2.0
+_RETRY_SECS = Backoff(0.1, 2.0)
 
 # Away, an origin that another session has, a server that has become a standby.
 _PASSING = (
@@ -76,7 +76,7 @@ def write(
     came, or closed by the caller when an error propagates.
     """
     deadline = time.monotonic() + target.retry_secs
-    pause = _FIRST_RETRY_SECS
+    waits = _RETRY_SECS.waits()
     while True:
         try:
             return _write(target, claim, batches, reject, connect)
@@ -89,8 +89,7 @@ def write(
                 raise SinkError(waiting.sentence) from None
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
             raise SinkError(f"{target.table} does not fit: {error.diag.message_primary}") from error
-        time.sleep(pause)
-        pause = min(2 * pause, _LAST_RETRY_SECS)
+        time.sleep(next(waits))
 
 
 def _sentence(target: Target, error: psycopg.Error) -> str:

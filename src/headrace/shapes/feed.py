@@ -18,6 +18,7 @@ from typing import TypeVar
 import orjson
 import psycopg
 
+from headrace.backoff import Backoff
 from headrace.postgres.pgoutput import (
     Begin,
     Change,
@@ -37,8 +38,7 @@ POLL_SECS = 0.5
 BATCH_CHANGES = 2000
 BATCH_BYTES = 4 << 20
 ACKNOWLEDGE_EVERY_POLLS = 20
-RETRY_FIRST_SECS = 0.1
-RETRY_LAST_SECS = 5.0
+RETRY_SECS = Backoff(0.1, 5.0)
 _U32 = Struct(">I")
 _OLD_ROW = ord("O")
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Feed:
 
     def reconnected(self, opened: Callable[[], T], stop: threading.Event) -> T:
         """The result of `opened`, retried for as long as Postgres is unreachable."""
-        pause = RETRY_FIRST_SECS
+        waits = RETRY_SECS.waits()
         while True:
             try:
                 return opened()
@@ -154,8 +154,7 @@ class Feed:
                 if stop.is_set():
                     raise
                 logger.warning("Postgres is unreachable: %s", str(error).strip())
-                stop.wait(pause)
-                pause = min(2 * pause, RETRY_LAST_SECS)
+                stop.wait(next(waits))
 
     def _read(
         self, reader: Replication, stop: threading.Event, done: int

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 from psycopg.postgres import types
 
+from headrace.backoff import Backoff
 from headrace.postgres.collector import size_of
 from headrace.postgres.copies import reset_refused
 from headrace.postgres.pgoutput import Change
@@ -24,8 +25,7 @@ from headrace.postgres.values import Encoder, encoder
 START = "-1"
 _OK, _NO_CONTENT, _MUST_REFETCH = 200, 204, 409
 _PASSING = frozenset({429, 500, 502, 503, 504})
-_FIRST_RETRY_SECS = 0.1
-_LAST_RETRY_SECS = 5.0
+_RETRY_SECS = Backoff(0.1, 5.0)
 _LIVE_TIMEOUT_SECS = 60.0  # Electric answers a live request after 20 s at the latest
 
 
@@ -171,8 +171,9 @@ class ShapeFeed:
 
     def _get(self, params: dict[str, str]) -> httpx.Response:
         deadline = time.monotonic() + self._retry_secs + _LIVE_TIMEOUT_SECS
-        pause = _FIRST_RETRY_SECS
+        waits = _RETRY_SECS.waits()
         while True:
+            pause = next(waits)
             try:
                 answer = self._http.get(self._url, params=params)
             except httpx.TransportError as error:
@@ -187,7 +188,6 @@ class ShapeFeed:
             if time.monotonic() + pause > deadline - _LIVE_TIMEOUT_SECS:
                 raise ShapeError(f"The shape server at {self._url} is unreachable: {problem}")
             time.sleep(pause)
-            pause = min(2 * pause, _LAST_RETRY_SECS)
 
     def _change(self, message: dict[str, Any]) -> Change:
         about, row = message["headers"], message.get("value") or {}

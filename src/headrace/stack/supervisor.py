@@ -47,6 +47,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from headrace.backoff import NO_JITTER, Backoff
 from headrace.stack import health_check, processes
 from headrace.stack.processes import MARK, Identity
 from headrace.stack.services import Service
@@ -55,8 +56,7 @@ from headrace.stack.state_directory import Record, Recorded, StateDirectory
 TICK_SECS = 0.1
 HEALTH_EVERY_SECS = 5.0
 UNHEALTHY_MAX = 12  # failed checks in a row, a minute: the service is ended and started again
-BACKOFF_FIRST_SECS = 0.25
-BACKOFF_MAX_SECS = 30.0
+RESTART_SECS = Backoff(0.25, 30.0, jitter=NO_JITTER)
 STABLE_SECS = 60.0  # a service that ran this long has no failures counted against it
 FIRST_STARTS_MAX = 5  # starts without ever being ready; then the stack fails
 LOG_BYTES_MAX = 50 * 1024 * 1024
@@ -214,7 +214,7 @@ class Supervisor:
         supervised.failures = 0 if ran_secs > STABLE_SECS else supervised.failures + 1
         if not supervised.was_ready and supervised.failures >= FIRST_STARTS_MAX:
             raise StackFailed(self._failure_report(service, code))
-        pause = min(BACKOFF_FIRST_SECS * 2 ** max(0, supervised.failures - 1), BACKOFF_MAX_SECS)
+        pause = RESTART_SECS.after(max(1, supervised.failures))
         supervised.next_at = time.monotonic() + pause
         supervised.record.restarts += 1
         self._set(supervised, "backing off")

@@ -70,14 +70,13 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from headrace.backoff import Backoff
 from headrace.protocol.offsets import BEGINNING, START, Position
 from headrace.subscriptions.errors import Code, SubscriptionRefused
 
 # One wake names this many streams at most, pending ones first: acknowledging them brings the next.
 WAKE_STREAMS_MAX: Final = 1000
-RETRY_MS_MIN: Final = 1_000
-RETRY_MS_MAX: Final = 60_000
-RETRY_JITTER: Final = 0.2
+RETRY_MS: Final = Backoff(1_000, 60_000, jitter=(0.8, 1.2))
 WEBHOOK_HOLDER: Final = "webhook"
 
 
@@ -367,8 +366,7 @@ def decide_failed(
 
 def backoff_ms(attempts: int, chance: float) -> int:
     """1 s, 2 s, 4 s ... 60 s, each with a jitter of 20 %; `chance` is from 0 to 1."""
-    base = min(RETRY_MS_MIN << min(attempts - 1, 16), RETRY_MS_MAX)
-    return round(base * (1 + RETRY_JITTER * (2 * chance - 1)))
+    return round(RETRY_MS.after(attempts, chance))
 
 
 def longest_wait_ms(subscription: Subscription) -> int:
@@ -376,7 +374,7 @@ def longest_wait_ms(subscription: Subscription) -> int:
     wake = subscription.delivery.wake
     if wake is not None and wake.lease_until_ms is not None:
         return subscription.config.lease_ttl_ms
-    return round(RETRY_MS_MAX * (1 + RETRY_JITTER))
+    return round(RETRY_MS.bound)
 
 
 # -- workers -----------------------------------------------------------------------------------

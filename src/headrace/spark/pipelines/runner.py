@@ -25,6 +25,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.backoff import NO_JITTER, Backoff
 from headrace.spark.pipelines.base import (
     DEFAULT_STATE_DIR,
     ConfigError,
@@ -43,8 +44,7 @@ from headrace.spark.runtime.signals import java_ignores_sigterm
 from headrace.spark.session import activate, build_session
 
 _REPORT_SECS = 1.0
-_FIRST_PAUSE_SECS = 1.0
-_LAST_PAUSE_SECS = 30.0
+_RESTART_SECS = Backoff(1.0, 30.0, jitter=NO_JITTER)
 _STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pause
 _EXIT_REFUSED = 2
 _ERROR_CHARS_MAX = 2000
@@ -200,8 +200,8 @@ class PipelineRun:
             return
         if time.monotonic() - self._begun_at > _STABLE_SECS:
             self._failures = 0
-        pause = min(_FIRST_PAUSE_SECS * 2**self._failures, _LAST_PAUSE_SECS)
         self._failures += 1
+        pause = _RESTART_SECS.after(self._failures)
         self._next_at = time.monotonic() + pause
         sentence = f"{self.progress.pipeline} failed and begins again in {pause:g} s: "
         print(sentence + self.progress.last_error, file=sys.stderr, flush=True)

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
+from headrace.backoff import NO_JITTER, Backoff
 from headrace.errors import HeadraceError, InsufficientStorage, Overloaded
 from headrace.limits import Limits
 from headrace.storage.ballast import Ballast
@@ -51,7 +52,8 @@ PINNED_BYTES_MAX: Final = 256 * 1024 * 1024
 SPARSE_STREAMS = 20_000
 SPARSE_SEGMENTS: Final = 3
 FLUSHED_PER_TURN: Final = 1000  # streams; each turn of the loop takes about a millisecond
-RETRY_TICKS_MAX: Final = 16  # between two attempts at a checkpoint that finds no room
+# Between two attempts at a checkpoint that finds no room on the disk.
+RETRY_TICKS: Final = Backoff(1, 16, jitter=NO_JITTER)
 
 
 class CheckpointedStorage(Protocol):
@@ -116,7 +118,7 @@ class CheckpointScheduler:
         self.is_out_of_space = False
         """Whether the last attempt found no room on the disk."""
         self._retry_in = 0  # ticks
-        self._retry_delay = 1
+        self._failures = 0  # in a row, for lack of room
         self._segments_taken = 0  # by the checkpoint that runs
         self._streams_flushed: int | None = None  # by the last checkpoint
         self._is_sound = True  # no sync of a checkpoint has failed
@@ -219,7 +221,7 @@ class CheckpointScheduler:
         if error is not None:
             self._committer.fail(error)
             return
-        self.is_out_of_space, self._retry_delay = False, 1
+        self.is_out_of_space, self._failures = False, 0
         applied_lsn, flushed = finished.result()
         self._streams_flushed = len(flushed)
         self._note_flushed(iter(flushed.items()), applied_lsn)
@@ -230,8 +232,8 @@ class CheckpointScheduler:
             logger.warning("the disk is full; the checkpoint will be retried: %s", reason)
         self.is_running = False
         self.is_out_of_space = True
-        self._retry_in = self._retry_delay
-        self._retry_delay = min(2 * self._retry_delay, RETRY_TICKS_MAX)
+        self._failures += 1
+        self._retry_in = round(RETRY_TICKS.after(self._failures))
         # Segments that wait to be used again take room, too.
         self._committer.run(self._remove_free_segments)
 
