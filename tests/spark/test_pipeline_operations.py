@@ -298,5 +298,5 @@ def test_a_backfill_of_another_pipeline_is_refused_with_a_reason(name: str, tmp_
 
 def test_the_message_of_several_streams_says_how_to_name_one(tmp_path: Path) -> None:
     config = s2p.Config(streams=("a", "b"))
-    with pytest.raises(ConfigError, match="reads several streams, so say of which"):
+    with pytest.raises(ConfigError, match="reads several streams, so name the stream"):
         backfill(config, tmp_path, "earliest", f"{5:016d}_{50:016d}")

@@ -29,12 +29,13 @@ HUNTED = re.compile(
     """,
     re.VERBOSE,
 )
-ALLOWED = re.compile(r"`[^`]*`|^#+ .*")  # code, and the headings of pages
+CODE = re.compile(r"`[^`]*`")
+HEADING = re.compile(r"^#+ .*", re.MULTILINE)
 
 
 def phrases(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines()):
-        found = HUNTED.search(ALLOWED.sub("", line))
+        found = HUNTED.search(CODE.sub("", line))
         if found is not None:
             yield number, found[0].strip()
 
@@ -71,7 +72,11 @@ def test_pages_have_no_phrase_of_the_hunt_list() -> None:
     found = {
         str(page.relative_to(ROOT)): hits
         for page in PAGES
-        if (hits := [f"line {n + 1}: {p}" for n, p in phrases(page.read_text("utf-8"))])
+        if (
+            hits := [
+                f"line {n + 1}: {p}" for n, p in phrases(HEADING.sub("", page.read_text("utf-8")))
+            ]
+        )
     }
     assert found == {}
 

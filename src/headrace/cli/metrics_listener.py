@@ -35,7 +35,7 @@ def served(address: Address, scrape: Callable[[], bytes]) -> Iterator[str]:
     """Serve `/metrics` while inside; the URL. OSError if nothing can listen there."""
 
     class Handler(PageHandler):
-        # Who listens on more than loopback has chosen names that are not known here.
+        # A listener on more than loopback has names that are not known here.
         hosts = HostRules(any_host=not is_loopback(address.host))
 
         def do_GET(self) -> None:  # noqa: N802

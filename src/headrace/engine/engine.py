@@ -197,7 +197,7 @@ class Engine:
         self.aside.leave_out(left_out, source)
 
     def _first_id(self) -> int:
-        """Ids are never used twice, by a later run neither, whatever the clock says by then.
+        """Ids are never used twice, not even by a later run with another clock.
 
         Storage knows the highest that was ever durable, and nobody has seen one that was not; but
         of what file-fast acknowledged a power cut may leave nothing, not even the ids. A random
@@ -253,7 +253,7 @@ class Engine:
         return Moment(self.clock.now_ms(), self.steady.now_ms())
 
     def write_ms(self, feed: Feed | None) -> int:
-        """When a write happens; in a bucket, never before what its feed has told already.
+        """The time of a write; in a bucket, never before what its feed has announced already.
 
         After a crash a feed goes by these times to find what it did not tell: a clock that was set
         back must not hide a change from it.
@@ -299,7 +299,7 @@ class Engine:
         if type(outcome) is not Appended:
             if not isinstance(outcome, HeadraceError):
                 self.touch(stream)
-            # A refusal or a repeat says what the stream is: it must be that for certain.
+            # A refusal or a repeat rests on the stream's state, which must be durable first.
             self.storage.when_durable(stream.log, lambda: reply(outcome), reply)
             return
         stored_bytes = self.stored_bytes + len(outcome.data)
@@ -323,9 +323,9 @@ class Engine:
             raise
 
     def _committed(self, entries: Sequence[Entry]) -> None:
-        """Changes are durable: show each, answer whoever asked for it, wake who waits for it.
+        """Changes are durable: show each, answer the client behind it, wake the listeners.
 
-        An exception ends the one request or the one reader it came from: every entry stands for
+        An exception ends the one request or the one reader it came from: every entry is
         a client of its own. Readers are woken after the last entry, once for each stream.
         """
         due = self.fan_out.due
@@ -424,7 +424,7 @@ class Engine:
             raise self.storage.refusal
 
     def tell_created(self, stream: Stream) -> None:
-        """The registry and the subscriptions hear of a new stream of the base surface.
+        """Announce a new stream below the stream root to the registry and the subscriptions.
 
         The stream is in memory and not yet handed to storage: nothing may come between.
         """

@@ -1,9 +1,9 @@
-"""Calls everyone who waits at the tail of a stream that grew or has left.
+"""Calls the listeners of a stream that grew or was removed.
 
-Theory of operation. A batch of commits marks streams in `due`, and `call_listeners` calls whoever
-listens to them. A call carries no data: a listener reads on from its own position up to what is
-visible by then. So a stream that grew a hundred times in one batch is announced once, and one that
-grows while its listeners are being called is announced once more after that.
+Theory of operation. A batch of commits marks streams in `due`, and `call_listeners` calls the
+listeners of those. A call carries no data: a listener reads on from its own position up to what is
+visible when it is called. So a stream that grew a hundred times in one batch is announced once, and
+one that grows while its listeners are being called is announced once more after that.
 
     inline    few listeners: now, in the caller's frame, up to INLINE_MAX calls in all
     a round   more listeners: all who listen now, a slice at a time (`engine.slices`)
@@ -11,8 +11,9 @@ grows while its listeners are being called is announced once more after that.
 Invariants:
 
 - A stream has at most one round under way. What happens to it meanwhile is kept in `_rounds` and
-  announced in the next round, so that every listener hears of growth before it hears of the end.
-- Whoever leaves before its call comes is not called.
+  announced in the next round, so that every listener is called for growth before it is called for
+  the end.
+- A listener that leaves before its call is not called.
 - A call that makes another stream grow only marks it: calls do not nest, however long the chain.
 - A round ends after one pass and waits for its next turn behind the rounds of other streams, so a
   stream that grows all the time does not keep the others waiting.
@@ -42,7 +43,7 @@ SHORT_ROUND_MAX: Final = 500  # listeners; ten milliseconds, which pass longer r
 class FanOut:
     def __init__(self) -> None:
         self.slices: Slices | None = None
-        """Set by whoever runs an event loop; without one, everybody is called inline."""
+        """Set by the owner of an event loop; without one, every listener is called inline."""
         self.due: dict[Stream, int] = {}
         """What happened to which stream; complete for one batch when `call_listeners` is called."""
         self._rounds: dict[Stream, int] = {}  # under way, and what happened since they began
@@ -96,7 +97,7 @@ class FanOut:
         self.call_listeners()
 
     def _round_failed(self, stream: Stream, error: Exception) -> None:
-        """A defect of this module, as every call is guarded: whoever was not called is, now."""
+        """A defect of this module, as every call is guarded: the other listeners are called now."""
         logger.error("calling the listeners of a stream failed", exc_info=error)
         self._rounds[stream] |= GREW
         self._end_round(stream)

@@ -39,7 +39,7 @@ class Space:
         return held
 
     def let_go(self, stream: Stream, held: Position) -> None:
-        assert stream.held is not None, "what is let go was held"
+        assert stream.held is not None, "a released position was held"
         stream.held[held] -= 1
         if not stream.held[held]:
             del stream.held[held]
@@ -58,7 +58,7 @@ class Space:
             fork = source
 
     def recover(self, streams: Sequence[Stream]) -> None:
-        """At the start, with `streams` in the order they were made: each is looked at once."""
+        """At the start, with `streams` in the order of creation: each is visited once."""
         for stream in reversed(streams):
             state = stream.state
             if stream.source is not None or state.deleted or state.retained_from != state.floor:

@@ -5,7 +5,7 @@ states and the order in which frames reach storage.
 
 Between the decision and its durability a name has no stream in `Engine.streams`, but one in
 `pending_removals`: a 404 or a new stream of that name rests on the removal, so the answer waits for
-it (`Engine.when_durable`). Two streams of one name are told apart by their id.
+it (`Engine.when_durable`). Two streams of one name have different ids.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from headrace.http.response_head import ResponseHead
 
 logger = logging.getLogger(__name__)
 
-# Connections looked at in one step: most cost a microsecond, one that is closed or answered costs
+# Connections checked in one step: most cost a microsecond, one that is closed or answered costs
 # fifty, and thousands that came together may be overdue together.
 CONNECTIONS_PER_STEP: Final = 20
 

@@ -74,10 +74,14 @@ def _pipelines(reports: Sequence[Path]) -> str:
 
 def _pipeline(progress: Path) -> str:
     try:
-        told = json.loads(progress.read_text("utf-8"))
+        report = json.loads(progress.read_text("utf-8"))
     except (FileNotFoundError, ValueError):
         return "has not reported yet"
-    if told["state"] != "running":
-        return f"is {told['state']}: {told['last_error']}" if told["last_error"] else told["state"]
-    age = time.time() - told["updated_at"]
+    if report["state"] != "running":
+        return (
+            f"is {report['state']}: {report['last_error']}"
+            if report["last_error"]
+            else report["state"]
+        )
+    age = time.time() - report["updated_at"]
     return OK if age < PROGRESS_SECS_MAX else f"has not reported for {age:.0f} s"

@@ -224,7 +224,7 @@ class Dispatcher:
         self._tell_durable(follower, wake.id)
 
     def _tell_durable(self, follower: Follower, wake_id: str) -> None:
-        """Nobody hears of a wake before it is durable: no other may ever have its generation."""
+        """A wake is durable before it is announced: no other may ever have its generation."""
         self._engine.when_documents_durable(lambda: self._guarded(self._tell, follower, wake_id))
 
     def _tell(self, follower: Follower, wake_id: str) -> None:

@@ -136,7 +136,7 @@ def _only_stream(option: str, config: stream_to_postgres.Config) -> str:
     if len(names) == 1:
         return names[0]
     raise ConfigError(
-        f"{option}: this pipeline reads several streams, so say of which: "
+        f"{option}: this pipeline reads several streams, so name the stream: "
         f'{option} \'{{"STREAM": "OFFSET"}}\'.'
     )
 

@@ -151,7 +151,7 @@ def _rows_behind(sources: list[dict[str, Any]]) -> int | None:
 
 
 def _bytes_behind(sources: list[dict[str, Any]]) -> int | None:
-    """Bytes of messages, or of Postgres's log, whoever wrote it."""
+    """Bytes of messages, or of Postgres's log, including changes that are not followed."""
     behind = 0
     for source in sources:
         end, latest = _places(source)

@@ -123,7 +123,7 @@ def _release_slot(config: postgres_to_stream.Config, run: Run) -> Step:
         )
     follows = "a reset and all rows of its tables"
     if config.snapshot == "never":
-        follows = "the changes that the slot still holds, of which the last batch may come again"
+        follows = "the changes that the slot still holds; the last batch may be repeated"
     return Step(
         f"The slot {slot.name} is released. It holds log in Postgres until the next run, which "
         f"starts with {follows}. If there is no next run, use `headrace pipeline drop-slot`.",

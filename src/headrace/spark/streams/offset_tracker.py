@@ -28,7 +28,7 @@ What is found at a stream, by `failOnDataLoss`:
 
 A replaced stream has another creation time than the one in the offsets (`created`), the one seen
 last (`_seen`: read nothing of it yet, but saw messages), or the one in the target of a run that
-takes only what is there. A stream of which nothing was read or seen has lost nothing.
+takes only what is there. A stream without any message read or seen has lost nothing.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Tracker:
         """
         spans = self.pending(start, target)
         if target is None and not self._is_batch(spans):
-            # Too few messages are no reason to wait at the tails: those waits would return at once.
+            # With too few messages, waits at the tails would return at once.
             if spans:
                 time.sleep(_RETRY_SECS)
             else:

@@ -20,7 +20,7 @@ Space. `_live_bytes` counts for each pack the parts that catalog records refer t
 promoting, trimming and deleting free parts. A pack with less than half of its bytes alive is
 rewritten: every stream with a part in it is merged by the next checkpoint (`sparse`, `owners`), if
 the pack is 32 packs old. Younger ones often empty themselves: a stream that is written to has been
-merged by then. On a full disk the age does not matter, because that is how deletes free space.
+merged before that. On a full disk the age does not matter, because that is how deletes free space.
 
 A pack without live bytes is removed by the checkpoint after the one that emptied it. Until the
 catalog is committed the old records refer to it, a crash may bring them back, and reads that began
