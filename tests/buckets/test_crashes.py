@@ -57,7 +57,7 @@ class Publisher(threading.Thread):
 
 
 def test_a_kill_leaves_the_old_snapshot_or_the_new_one(mortal: Mortal) -> None:
-    """Never a floor without its snapshot, a snapshot in pieces, or an acknowledged one lost."""
+    """Never a trim offset without its snapshot, half a snapshot, or a lost acknowledged one."""
     mortal.client.put("/bucket")
     mortal.client.put("/bucket/doc", headers=OCTETS)
     last = 0
@@ -109,7 +109,7 @@ def allocated_bytes(data: Path) -> int:
     return max(file.stat().st_blocks * 512 for file in files)
 
 
-def test_space_before_the_floor_is_given_back(mortal: Mortal) -> None:
+def test_space_before_the_trim_offset_is_reclaimed(mortal: Mortal) -> None:
     mortal.client.put("/bucket")
     body = b"x" * 20_000
     offsets = filled(mortal.client, "/bucket/doc", *[body] * 60)

@@ -28,7 +28,7 @@ class History:
     kind: str
     messages: list[bytes] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
-    floor: int = 0
+    trim_offset: int = 0
     closed: bool = False
 
     def rebuild(self, client: httpx.Client) -> list[bytes]:
@@ -43,9 +43,9 @@ class History:
     def follow(self, client: httpx.Client, known: list[bytes], offset: str) -> None:
         """A client that knew everything up to `offset` reads on from there."""
         answer = client.get(self.path, params={"offset": offset})
-        if len(known) < self.floor:
+        if len(known) < self.trim_offset:
             assert answer.status_code == 410
-            assert answer.headers["stream-next-offset"] == self.ends[self.floor]
+            assert answer.headers["stream-next-offset"] == self.ends[self.trim_offset]
             return
         rest = self.messages[len(known) :]
         if self.kind == KINDS[2]:
@@ -80,11 +80,11 @@ def play(chance: random.Random, history: History, client: httpx.Client) -> None:
         history.messages.append(message)
         history.ends.append(answer.headers["stream-next-offset"])
     elif step < 0.97:
-        at = chance.randint(history.floor, len(history.messages))
+        at = chance.randint(history.trim_offset, len(history.messages))
         blob = fold(history.messages[:at])
         target = f"{history.path}/snapshot/{history.ends[at]}"
         assert client.put(target, content=blob).status_code == 204
-        history.floor = at
+        history.trim_offset = at
     else:
         assert client.post(history.path, headers=CLOSE).status_code == 204
         history.closed = True

@@ -140,7 +140,7 @@ def test_however_many_expire_at_once_none_of_them_is_listed_or_counted() -> None
         assert counts(engine) == {"full": 0, "half": 51}
         assert engine.buckets.page(full, "", "", 1000).streams == []
         assert len(engine.buckets.page(half, "", "", 1000).streams) == 51
-        assert engine.sweep() > 0
+        assert engine.housekeeping.run() > 0
     outcomes: list[object] = []
     engine.buckets.delete("half", outcomes.append)
     engine.buckets.delete("full", outcomes.append)

@@ -227,7 +227,7 @@ def test_producers_and_sequence_go_on_behind_a_snapshot(api: httpx.Client, bucke
     assert following.status_code == 200
 
 
-def test_a_fork_inherits_snapshot_and_floor(api: httpx.Client, bucket: str) -> None:
+def test_a_fork_inherits_snapshot_and_trim_offset(api: httpx.Client, bucket: str) -> None:
     path = f"{bucket}/doc"
     offsets = filled(api, path, b"one", b"two", b"three")
     early = {"Stream-Forked-From": path, "Stream-Fork-Offset": offsets[3]}
@@ -279,7 +279,7 @@ def test_snapshots_count_as_memory_and_make_room(serve: Serve) -> None:
         assert publish(client, "/bucket/doc", offsets[1], b"x" * 400).status_code == 204
         for _ in range(3):
             tail = client.post("/bucket/doc", headers=OCTETS, content=b"x" * 500)
-            assert tail.status_code == 204, "the floor made room"
+            assert tail.status_code == 204, "the trim offset made room"
             assert (
                 publish(
                     client, "/bucket/doc", tail.headers["stream-next-offset"], b"x" * 90

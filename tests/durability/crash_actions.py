@@ -83,7 +83,7 @@ def do_publish(machine: Machine, name: str) -> None:
     if stream is None or name not in BUCKETED:
         return
     random, state = machine.random, stream.state
-    offset = random.choice((state.tail, state.tail, stream.visible, state.floor))
+    offset = random.choice((state.tail, state.tail, stream.visible, state.trim_offset))
     machine.publish(name, offset, random_body(random))
 
 
@@ -153,13 +153,13 @@ def _delete(machine: Machine) -> Callable[[SubscriptionManager], None]:
 
 
 def do_sweep(machine: Machine, name: str) -> None:
-    machine.engine.sweep()
+    machine.engine.housekeeping.run()
     machine.engine.maintenance.run()
 
 
 def do_wait(machine: Machine, name: str) -> None:
     machine.clock.advance(ms=1500)
-    machine.engine.sweep()
+    machine.engine.housekeeping.run()
     machine.engine.maintenance.run()
 
 

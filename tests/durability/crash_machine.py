@@ -367,7 +367,7 @@ class Machine:
         def seen(outcome: Any) -> None:
             self.unanswered -= 1
             self.answers.append((name, outcome))
-            self.engine.snapshots.let_go(snapshot)
+            self.engine.snapshots.release(snapshot)
             if isinstance(outcome, bytes) and sha256(outcome).digest() != snapshot.digest:
                 raise Violation(f"the snapshot of {name} is not what was published")
 
@@ -386,7 +386,7 @@ class Machine:
             if isinstance(outcome, Chunk) and witness is self.witness:
                 witness.rest_on_read(stream.state, outcome)
 
-        self.engine.read(stream, stream.visible_floor, seen)
+        self.engine.read(stream, stream.visible_trim_offset, seen)
 
     # -- a random history ----------------------------------------------------------------------
 
@@ -414,7 +414,7 @@ class Machine:
         if self.trouble is not None:
             self.disk.room_bytes = None
             for _ in range(40):  # what met a full disk is tried again, a checkpoint less often
-                self.engine.sweep()
+                self.engine.housekeeping.run()
                 self.loop.run()
         self.loop.run()
         if self.unanswered or self.loop.errors:

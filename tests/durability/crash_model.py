@@ -49,7 +49,7 @@ class Stream:
     tail: Position
     data: bytearray = field(default_factory=bytearray)
     lengths: list[int] = field(default_factory=list)
-    floor: Position = START
+    trim_offset: Position = START
     kept: Position = START
     snapshot: Snapshot | None = None
     closed: bool = False
@@ -59,7 +59,7 @@ class Stream:
 
     def publish(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.floor = snapshot.offset
+        self.trim_offset = snapshot.offset
 
     def append(self, change: Appended, receipts_max: int) -> None:
         assert change.start == self.tail, "a change begins where the one before it ended"
@@ -102,7 +102,7 @@ class Model:
         if isinstance(change, Appended):
             self.streams[state.id].append(change, self._receipts_max)
         elif isinstance(change, Trimmed):
-            self.streams[state.id].floor = change.floor
+            self.streams[state.id].trim_offset = change.trim_offset
         elif isinstance(change, Published):
             self.streams[state.id].publish(change.snapshot)
         elif isinstance(change, Reclaimed):
@@ -119,11 +119,11 @@ class Model:
 
     def _describe(self, stream: Stream) -> tuple[Any, ...]:
         data, lengths = self._content(stream, stream.tail)
-        start = stream.tail if stream.deleted else max(stream.floor, stream.kept)
+        start = stream.tail if stream.deleted else max(stream.trim_offset, stream.kept)
         return (
             stream.record,
             stream.tail,
-            stream.floor,
+            stream.trim_offset,
             stream.kept,
             stream.closed,
             stream.deleted,
@@ -170,7 +170,7 @@ def describe_recovered(
     for stream in found:
         state = stream.state
         # Of a deleted stream only what its forks need is kept, and they are read themselves.
-        start = state.tail if state.deleted else max(state.floor, state.retained_from)
+        start = state.tail if state.deleted else max(state.trim_offset, state.retained_from)
         data, lengths = read_back(stream.log, start, state.tail)
         producers = {
             name: (p.epoch, p.seq, p.receipts[-limits.producer_receipts_max :])
@@ -179,7 +179,7 @@ def describe_recovered(
         described[state.id] = (
             record_of(state),
             state.tail,
-            state.floor,
+            state.trim_offset,
             state.retained_from,
             state.closed,
             state.deleted,

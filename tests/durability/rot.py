@@ -38,7 +38,7 @@ def small_directory() -> SimulatedDisk:
         machine.append("b", Append(b"[%d,22]" % number, producer=ProducerHeaders(b"p", 0, number)))
         machine.loop.run()
     machine.keep({"note": b"kept"})
-    machine.engine.sweep()
+    machine.engine.housekeeping.run()
     machine.loop.run()
     machine.create("c", Create(b"", fork=ForkRequest("a", None, 0)), "a")
     machine.loop.run()

@@ -93,9 +93,9 @@ class Side:
         return [comparable(found) for found in self._loop.run_until_complete(both)]
 
     def read_all(self, name: str) -> bytes:
-        """A stream from its floor to its tail, window by window."""
+        """A stream from its trim offset to its tail, window by window."""
         stream = self.engine.find(name)
-        position, data = stream.state.floor, b""
+        position, data = stream.state.trim_offset, b""
         while position != stream.visible:
             [chunk] = self.ask(read(name, position))
             assert isinstance(chunk, Chunk), chunk

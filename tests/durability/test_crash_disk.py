@@ -200,7 +200,7 @@ def blob_removed_before_its_successor(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(snapshots: Snapshots, stream: Stream, snapshot: Snapshot, reply: Any) -> None:
         replaced, stream.visible_snapshot = stream.visible_snapshot, None
-        snapshots.let_go(replaced)
+        snapshots.release(replaced)
         publish(snapshots, stream, snapshot, reply)
 
     patch.setattr(Snapshots, "_publish", hasty)
@@ -274,7 +274,7 @@ def test_streams_that_come_and_go_leave_no_bytes_behind() -> None:
         machine.create("a", Create(b"x" * 100, "text/plain"))
         machine.append("a", Append(b"y" * 100))
         machine.loop.run()
-        machine.engine.sweep()
+        machine.engine.housekeeping.run()
         machine.delete("a")
         machine.loop.run()
     assert machine.storage.unflushed_bytes < 2000
@@ -289,7 +289,7 @@ def test_a_stream_whose_file_is_gone_says_so_and_others_go_on() -> None:
         for _ in range(20):
             machine.append(name, Append(b"y" * 100))
             machine.loop.run()
-    machine.engine.sweep()
+    machine.engine.housekeeping.run()
     machine.loop.run()
     lost = f"{stream_files.path(machine.engine.streams['a'].state.id, 'data')}"
     machine.disk.remove(lost)
@@ -309,7 +309,7 @@ def test_what_file_fast_left_is_durable_once_file_durable_has_started() -> None:
     for _ in range(20):
         machine.append("a", Append(b"y" * 100))
         machine.loop.run()
-        machine.engine.sweep()
+        machine.engine.housekeeping.run()
     machine.finish()
     machine.disk.kill()
     machine.sync = True

@@ -104,7 +104,7 @@ def play_buckets(machine: Machine) -> None:
 
 def tick(machine: Machine) -> None:
     """Once a second: seals, checkpoints, segments given up."""
-    machine.engine.sweep()
+    machine.engine.housekeeping.run()
     machine.loop.run()
 
 

@@ -154,7 +154,7 @@ def test_a_journal_in_which_an_id_was_given_again_is_served_and_carried_over(
     for _ in range(20):
         machine.append("kept", Append(b"y" * 100))
         machine.loop.run()
-        machine.engine.sweep()
+        machine.engine.housekeeping.run()
         machine.loop.run()
     machine.finish()
     machine.disk.kill()

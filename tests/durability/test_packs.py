@@ -66,7 +66,7 @@ def carry_over(machine: Machine, name: str = "a", message: bytes = MESSAGE) -> N
 def checkpoint(machine: Machine) -> None:
     machine.storage._committer.run(machine.storage._journal.rotate)
     machine.loop.run()
-    machine.engine.sweep()
+    machine.engine.housekeeping.run()
     machine.loop.run()
 
 
@@ -205,7 +205,7 @@ def test_where_streams_are_very_many_segments_are_carried_over_together(
     monkeypatch.setattr(
         checkpoint_scheduler, "PINNED_BYTES_MAX", 2 * len(MESSAGE)
     )  # no room to wait
-    machine.engine.sweep()
+    machine.engine.housekeeping.run()
     machine.loop.run()
     assert machine.storage.unflushed_bytes == 0
     restart(machine)

@@ -14,7 +14,7 @@ import lmdb
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.reclaim import Space
+from headrace.engine.reclaim import Reclaimer
 from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StreamSetAside
 from headrace.protocol.names import REGISTRY_NAME
@@ -122,7 +122,7 @@ class Life:
 
     def content(self, name: str) -> bytes:
         stream = self.engine.find(name)
-        chunk = self.ask(self.engine.read, stream, stream.visible_floor)
+        chunk = self.ask(self.engine.read, stream, stream.visible_trim_offset)
         return bytes(chunk.data)
 
     def fork(self, name: str, source: str) -> None:
@@ -182,19 +182,19 @@ def failing_take_in(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setattr(Engine, "_take_in", failing)
 
 
-def failing_space(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def failing_reclaimer(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """The engine has it, and one of its later steps fails."""
-    recover = Space._recover
+    recover = Reclaimer._recover
 
-    def failing(space: Space, stream: Stream) -> None:
+    def failing(reclaimer: Reclaimer, stream: Stream) -> None:
         if stream.state.name == "/bucket/bad":
             raise Defect
-        recover(space, stream)
+        recover(reclaimer, stream)
 
-    monkeypatch.setattr(Space, "_recover", failing)
+    monkeypatch.setattr(Reclaimer, "_recover", failing)
 
 
-@pytest.mark.parametrize("defect", [failing_restore, failing_take_in, failing_space])
+@pytest.mark.parametrize("defect", [failing_restore, failing_take_in, failing_reclaimer])
 @pytest.mark.parametrize("mode", KEPT_MODES)
 def test_a_defect_sets_a_stream_aside_with_its_forks_and_loses_nothing(
     mode: str,
@@ -357,7 +357,7 @@ def test_a_damaged_registry_is_begun_anew(tmp_path: Path, loop: asyncio.Abstract
     second = Life("acid", tmp_path, loop)
     stream = second.engine.find(REGISTRY_NAME)
     second.ask(_settled(second.engine))
-    chunk = second.ask(second.engine.read, stream, stream.visible_floor)
+    chunk = second.ask(second.engine.read, stream, stream.visible_trim_offset)
     for number in range(3):
         assert b'"s%d"' % number in chunk.data
     second.engine.close()

@@ -35,7 +35,7 @@ def start_up_calls(appends: int, *, end: str) -> Counter[str]:
             # A stream stays below its limit; what matters is how much came before.
             machine.append(f"s{number}", Append(b"12345678"))
         machine.loop.run()
-        machine.engine.sweep()
+        machine.engine.housekeeping.run()
         machine.loop.run()
     if end == "stop":
         machine.finish()

@@ -43,7 +43,7 @@ def test_a_window_lasts_as_long_as_it_should(
     elif used == "followed":
         Recorder(engine, "a").leave()
     clock.advance(ms=1000 * TTL_SECS - 1)
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     engine.find("a")
     clock.advance(ms=1)
     with pytest.raises(StreamNotFound):
@@ -54,9 +54,9 @@ def test_an_absolute_deadline_follows_the_wall_clock(engine: Engine, clock: Virt
     put(engine, "a", ABSOLUTE)
     clock.step(secs=-DAY)
     clock.advance(secs=2 * TTL_SECS)
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     clock.step(secs=DAY)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 def test_both_kinds_of_deadline_end_in_one_sweep(engine: Engine, clock: VirtualClock) -> None:
@@ -65,7 +65,7 @@ def test_both_kinds_of_deadline_end_in_one_sweep(engine: Engine, clock: VirtualC
         put(engine, f"a{number}", ABSOLUTE)
     clock.advance(secs=TTL_SECS)
     assert len(list(engine.expiring.over(engine.now()))) == 8
-    assert [engine.sweep(3) for _ in range(4)] == [3, 3, 2, 0]
+    assert [engine.housekeeping.run(3) for _ in range(4)] == [3, 3, 2, 0]
 
 
 @STEPS
@@ -75,7 +75,7 @@ def test_a_clock_that_was_set_back_hides_no_change_from_a_feed(
     """After a crash a feed finds what it has not told by the times of the last writes."""
     engine.buckets.create("b", lambda _: None)
     put(engine, "/b/a")
-    engine.sweep()
+    engine.housekeeping.run()
     clock.step(secs=secs)
     post(engine, "/b/a", b"x")
     put(engine, "/b/new")

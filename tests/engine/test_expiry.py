@@ -94,10 +94,10 @@ def test_a_stream_goes_when_its_time_is_over_and_not_before(
 ) -> None:
     create(engine, "a", lifetime)
     clock.advance(ms=TTL_SECS * 1000 - 1)
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     assert exists(engine, "a")
     clock.advance(ms=1)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
     assert not exists(engine, "a")
 
 
@@ -108,13 +108,13 @@ def test_a_stream_whose_time_is_over_is_not_found_before_the_sweeper_came(
     clock.advance(secs=TTL_SECS)
     with pytest.raises(StreamNotFound):
         engine.find("a")
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
 
 
 def test_a_stream_without_a_lifetime_stays(engine: Engine, clock: VirtualClock) -> None:
     create(engine, "a")
     clock.advance(secs=10**9)
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     assert exists(engine, "a")
 
 
@@ -124,7 +124,7 @@ def test_a_sweep_removes_no_more_than_it_may_and_the_next_one_goes_on(
     for number in range(25):
         create(engine, f"s{number}", SLIDING)
     clock.advance(secs=TTL_SECS)
-    assert [engine.sweep(10) for _ in range(4)] == [10, 10, 5, 0]
+    assert [engine.housekeeping.run(10) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_streams_go_in_the_order_of_their_deadlines(engine: Engine, clock: VirtualClock) -> None:
@@ -132,7 +132,7 @@ def test_streams_go_in_the_order_of_their_deadlines(engine: Engine, clock: Virtu
         create(engine, f"after {secs}", Lifetime(ttl_secs=secs))
     for secs in (10, 20, 30):
         clock.advance(secs=10)
-        assert engine.sweep() == 1
+        assert engine.housekeeping.run() == 1
         assert not exists(engine, f"after {secs}")
 
 
@@ -142,10 +142,10 @@ def test_the_successor_of_an_expired_stream_has_a_life_of_its_own(
     create(engine, "a", SLIDING)
     clock.advance(secs=TTL_SECS)
     successor = create(engine, "a", SLIDING)
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     assert engine.find("a") is successor
     clock.advance(secs=TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 # -- renewals ----------------------------------------------------------------------------------
@@ -156,9 +156,9 @@ def test_reads_renew_a_sliding_lifetime(engine: Engine, clock: VirtualClock) -> 
     for _ in range(5):
         clock.advance(secs=TTL_SECS - 1)
         engine.touch(stream)
-        assert engine.sweep() == 0
+        assert engine.housekeeping.run() == 0
     clock.advance(secs=TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 def test_appends_renew_a_sliding_lifetime(engine: Engine, clock: VirtualClock) -> None:
@@ -166,9 +166,9 @@ def test_appends_renew_a_sliding_lifetime(engine: Engine, clock: VirtualClock) -
     for _ in range(5):
         clock.advance(secs=TTL_SECS - 1)
         engine.append(stream, Append(b"x", "application/octet-stream"), lambda _: None)
-        assert engine.sweep() == 0
+        assert engine.housekeeping.run() == 0
     clock.advance(secs=TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_refused_append_does_not_renew(
     engine.append(stream, refused, outcomes.append)
     assert isinstance(outcomes[0], Exception)
     clock.advance(secs=1)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 def test_nothing_renews_an_absolute_expiry(engine: Engine, clock: VirtualClock) -> None:
@@ -195,7 +195,7 @@ def test_nothing_renews_an_absolute_expiry(engine: Engine, clock: VirtualClock) 
     engine.touch(stream)
     engine.append(stream, Append(b"x"), lambda _: None)
     clock.advance(secs=1)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 def test_renewals_do_not_keep_others_from_going(engine: Engine, clock: VirtualClock) -> None:
@@ -204,7 +204,7 @@ def test_renewals_do_not_keep_others_from_going(engine: Engine, clock: VirtualCl
     for stream in streams[::2]:
         engine.touch(stream)
     clock.advance(secs=1)
-    assert engine.sweep() == 50
+    assert engine.housekeeping.run() == 50
     assert [exists(engine, s.state.name) for s in streams] == [True, False] * 50
 
 
@@ -215,7 +215,7 @@ def test_a_stream_renewed_often_stands_in_the_queue_once(
     for _ in range(1000):
         clock.advance(secs=TTL_SECS - 1)
         engine.touch(stream)
-        engine.sweep()
+        engine.housekeeping.run()
     assert len(engine.expiring) == engine.expiring.entries == 1
 
 
@@ -225,7 +225,7 @@ def test_a_deleted_stream_leaves_the_queue_at_once(engine: Engine, clock: Virtua
     engine.delete("a", lambda _: None)
     assert len(engine.expiring) == 1
     clock.advance(secs=TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
     assert not exists(engine, "b")
 
 
@@ -248,7 +248,7 @@ def test_a_live_reader_keeps_a_sliding_lifetime_from_ending(
     reader = Reader(engine, stream)
     for _ in range(5):
         clock.advance(secs=3 * TTL_SECS)
-        assert engine.sweep() == 0
+        assert engine.housekeeping.run() == 0
         assert engine.find("a") is stream
     assert reader.gone == 0
 
@@ -261,14 +261,14 @@ def test_the_lifetime_starts_again_when_the_last_reader_leaves(
     first, last = Reader(engine, stream), Reader(engine, stream)
     clock.advance(secs=5 * TTL_SECS)
     if swept:
-        engine.sweep()
+        engine.housekeeping.run()
     first.leave()
     clock.advance(secs=TTL_SECS)
     last.leave()
     clock.advance(ms=TTL_SECS * 1000 - 1)
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     clock.advance(ms=1)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
     assert engine.reader_count == 0
 
 
@@ -278,7 +278,7 @@ def test_an_absolute_expiry_ends_live_readers(engine: Engine, clock: VirtualCloc
     readers = [Reader(engine, stream) for _ in range(3)]
     clock.advance(secs=TTL_SECS)
     if by == "sweep":
-        assert engine.sweep() == 1
+        assert engine.housekeeping.run() == 1
     else:
         with pytest.raises(StreamNotFound):
             engine.find("a")
@@ -297,12 +297,12 @@ def test_an_expired_source_is_kept_for_its_fork_and_goes_with_it(
         engine, "fork", Lifetime(ttl_secs=3 * TTL_SECS), fork=ForkRequest("source", None, 0)
     )
     clock.advance(secs=TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
     with pytest.raises(StreamDeleted):
         engine.find("source")
     assert read(engine, fork, engine.start_position(fork, "-1")).data == b"inherited"
     clock.advance(secs=2 * TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
     assert not exists(engine, "source")
 
 
@@ -325,7 +325,7 @@ def test_a_source_is_gone_as_soon_as_its_last_fork_has_expired(
     with pytest.raises(StreamNotFound):
         engine.find("source")
     assert not any(exists(engine, name) for name in ("source", "fork", "deep", "other"))
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     create(engine, "source")
 
 
@@ -336,10 +336,10 @@ def test_a_fork_inherits_the_lifetime_and_its_own_start(
     clock.advance(secs=TTL_SECS - 1)
     create(engine, "fork", fork=ForkRequest("source", None, 0))
     clock.advance(secs=1)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
     assert exists(engine, "fork")
     clock.advance(secs=TTL_SECS - 1)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 # -- what is left ------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def calls_to_follow(engine: Engine) -> tuple[int, int]:
     try:
         for number in range(10):
             append(engine, f"/agents/{number}")
-        engine.sweep()
+        engine.housekeeping.run()
         heard = changes_since(engine, start)
     finally:
         sys.setprofile(None)
@@ -86,7 +86,7 @@ def test_what_is_kept_has_a_bound_and_a_reader_behind_it_is_told(
     for _ in range(1000):
         append(engine, "/agents/1")
         engine.feeds.flush()
-    assert 100 <= stream.visible.messages - stream.state.floor.messages <= 300
+    assert 100 <= stream.visible.messages - stream.state.trim_offset.messages <= 300
     with pytest.raises(OffsetTrimmed):
         engine.start_position(stream, start)
 

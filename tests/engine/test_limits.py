@@ -30,7 +30,7 @@ def snapshot(engine: Engine) -> object:
         name: (stream.visible, stream.visible_closed, stream.fork_count)
         for name, stream in engine.streams.items()
     }
-    return streams, engine.stored_bytes, registry_messages(engine)
+    return streams, engine.stored.total, registry_messages(engine)
 
 
 def refused(engine: Engine, outcome: object, kind: type[HeadraceError], before: object) -> None:
@@ -77,10 +77,10 @@ def test_a_delete_makes_room(small: Engine) -> None:
 def test_a_fork_holds_no_copy_of_what_it_inherits() -> None:
     engine = new_engine()
     put(engine, "a", Create(b"x" * 5000, TEXT))
-    before = engine.stored_bytes
+    before = engine.stored.total
     fork(engine, "b", "a")
     assert content(engine, "b") == b"x" * 5000
-    assert engine.stored_bytes == before
+    assert engine.stored.total == before
 
 
 def test_an_append_past_one_streams_bytes_changes_nothing() -> None:

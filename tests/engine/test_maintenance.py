@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.engine.engine import EXPIRED_AT_ONCE_MAX, Engine
+from headrace.engine.engine import Engine
 from headrace.engine.feed import FLUSHED_AT_ONCE
+from headrace.engine.housekeeping import EXPIRED_AT_ONCE_MAX
 from headrace.engine.maintenance import Maintenance
 from headrace.engine.registry import COMPACTED_AT_ONCE, STALE_MESSAGES_MIN
 from headrace.errors import BucketNotFound
@@ -68,7 +69,7 @@ def test_the_registry_is_compacted_a_slice_at_a_time() -> None:
         assert registry.state.tail.messages - length <= COMPACTED_AT_ONCE
         turns += 1
     assert turns >= 4
-    assert registry.state.floor.messages == before
+    assert registry.state.trim_offset.messages == before
     assert existing(engine) == {f"stays/{number}" for number in range(3 * COMPACTED_AT_ONCE)}
 
 
@@ -104,13 +105,13 @@ def test_many_streams_that_expire_together_go_a_slice_at_a_time() -> None:
     for number in range(count):
         put(engine, f"s{number}", BRIEF)
     clock.advance(secs=60)
-    assert engine.sweep() == EXPIRED_AT_ONCE_MAX
+    assert engine.housekeeping.run() == EXPIRED_AT_ONCE_MAX
     left = len(engine.streams)
     while engine.maintenance.run():
         assert left - len(engine.streams) <= EXPIRED_AT_ONCE_MAX
         left = len(engine.streams)
     assert set(engine.streams) == {REGISTRY_NAME}
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
 
 
 def test_many_windows_that_were_renewed_are_looked_at_a_slice_at_a_time() -> None:
@@ -122,7 +123,7 @@ def test_many_windows_that_were_renewed_are_looked_at_a_slice_at_a_time() -> Non
     for stream in engine.streams.values():
         engine.touch(stream)
     clock.advance(secs=9)
-    assert engine.sweep() == 0
+    assert engine.housekeeping.run() == 0
     turns = 1
     while engine.maintenance.run():
         turns += 1

@@ -67,11 +67,11 @@ def test_the_count_is_what_the_logs_hold(seed: int) -> None:
                 delete(engine, random_.choice(list(engine.streams)))
             case _ if name in engine.streams and not engine.streams[name].state.deleted:
                 append(engine, name, Append(b"y" * random_.randrange(1, 50)))
-        assert engine.stored_bytes == held_bytes(engine)
+        assert engine.stored.total == held_bytes(engine)
     for name in list(engine.streams):
         delete(engine, name)
     assert list(engine.streams) == [REGISTRY_NAME]
-    assert engine.stored_bytes == 0
+    assert engine.stored.total == 0
 
 
 def test_memory_can_be_filled_to_the_last_byte_and_not_beyond() -> None:
@@ -86,11 +86,11 @@ def test_an_append_over_the_limit_changes_nothing() -> None:
     create(engine, "a")
     stream = engine.find("a")
     append(engine, "a", Append(b"x" * 60))
-    before = (engine.stored_bytes, stream.state.tail, stream.visible)
+    before = (engine.stored.total, stream.state.tail, stream.visible)
     producer = ProducerHeaders(b"p", 0, 0)
     refused = Append(b"y" * 41, close=True, stream_seq=b"9", producer=producer)
     assert isinstance(append(engine, "a", refused), MemoryFull)
-    assert (engine.stored_bytes, stream.state.tail, stream.visible) == before
+    assert (engine.stored.total, stream.state.tail, stream.visible) == before
     assert not stream.state.closed
     smaller = Append(b"y" * 40, stream_seq=b"1", producer=producer)
     assert isinstance(append(engine, "a", smaller), Appended)
@@ -98,17 +98,17 @@ def test_an_append_over_the_limit_changes_nothing() -> None:
 
 def test_a_create_over_the_limit_leaves_no_stream() -> None:
     engine = with_room_for(100)
-    before = engine.stored_bytes
+    before = engine.stored.total
     assert isinstance(create(engine, "a", Create(body=b"x" * 101)), MemoryFull)
     assert list(engine.streams) == [REGISTRY_NAME]
-    assert engine.stored_bytes == before
+    assert engine.stored.total == before
 
 
 def test_a_json_append_counts_as_it_is_held() -> None:
     engine = Engine(MemoryStorage(), VirtualClock())
     create(engine, "a", Create(content_type=JSON))
     append(engine, "a", Append(b"[ 1 , 22 ]", JSON))
-    assert engine.stored_bytes == len(b"1,22,")
+    assert engine.stored.total == len(b"1,22,")
 
 
 def test_a_stream_can_be_filled_to_the_last_byte_and_not_beyond() -> None:

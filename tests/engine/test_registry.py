@@ -33,7 +33,7 @@ class Churning:
         self.registry: Stream = self.engine.streams[REGISTRY_NAME]
         self.longest = 0
         self.compactions = 0
-        self._floor = START
+        self._trim_offset = START
         for number in range(staying):
             self.engine.create(f"stays/{number}", Create(), ignore)
         self._note()
@@ -47,10 +47,10 @@ class Churning:
 
     def _note(self) -> None:
         state = self.registry.state
-        self.longest = max(self.longest, state.tail.messages - state.floor.messages)
-        if state.floor != self._floor:
+        self.longest = max(self.longest, state.tail.messages - state.trim_offset.messages)
+        if state.trim_offset != self._trim_offset:
             self.compactions += 1
-        self._floor = state.floor
+        self._trim_offset = state.trim_offset
 
     def messages(self, start: Position | str = BEGINNING) -> list[dict[str, Any]]:
         position = self.engine.start_position(self.registry, start)
@@ -106,35 +106,35 @@ def test_its_memory_shrinks_with_it() -> None:
     churning = Churning(10)
     churning.churn(10_000)
     engine, log = churning.engine, churning.registry.log
-    assert engine.stored_bytes == 0, "what the registry says is no payload"
+    assert engine.stored.total == 0, "what the registry says is no payload"
     assert log.stored_bytes < 300 * churning.longest
 
 
-def test_an_offset_before_its_floor_is_refused_with_the_floor() -> None:
+def test_an_offset_before_its_trim_offset_is_refused_with_it() -> None:
     churning = Churning(1)
     before = churning.registry.state.tail
     churning.churn(2000)
     for start in (START, before):
         with pytest.raises(OffsetTrimmed) as refused:
             churning.engine.start_position(churning.registry, start)
-        assert refused.value.earliest_offset == churning.registry.state.floor.token()
+        assert refused.value.earliest_offset == churning.registry.state.trim_offset.token()
 
 
-def test_its_floor_and_tail_only_move_forward() -> None:
+def test_its_trim_offset_and_tail_only_move_forward() -> None:
     churning = Churning(5)
     seen = []
     for _ in range(60):
         churning.churn(50)
-        seen.append((churning.registry.state.floor, churning.registry.state.tail))
+        seen.append((churning.registry.state.trim_offset, churning.registry.state.tail))
     assert seen == sorted(seen)
-    assert all(floor <= tail for floor, tail in seen)
+    assert all(trim_offset <= tail for trim_offset, tail in seen)
 
 
 def test_an_expired_stream_is_announced_as_deleted() -> None:
     churning = Churning(0)
     churning.engine.create("short", Create(lifetime=Lifetime(ttl_secs=1)), ignore)
     churning.clock.advance(secs=1)
-    churning.engine.sweep()
+    churning.engine.housekeeping.run()
     assert [message["headers"]["operation"] for message in churning.messages()] == [
         "insert",
         "delete",
@@ -162,7 +162,7 @@ class Follower:
         churning.engine.attach_reader(churning.registry, self)
 
     def on_advance(self, stream: Stream) -> None:
-        assert self._position >= stream.state.floor, "history went before it was read"
+        assert self._position >= stream.state.trim_offset, "history went before it was read"
         while self._position != stream.visible:
             chunk = read(self._churning.engine, stream, self._position)
             self.messages += json.loads(b"[" + chunk.data[:-1] + b"]")

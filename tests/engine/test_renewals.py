@@ -34,7 +34,7 @@ def test_a_repeat_that_changes_nothing_is_use_all_the_same(command: Append, kind
         clock.advance(secs=TTL_SECS - 1)
         assert type(append(engine, command)) is kind
     clock.advance(secs=TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
 
 
 def test_a_watcher_is_no_use() -> None:
@@ -46,5 +46,5 @@ def test_a_watcher_is_no_use() -> None:
     watcher.leave()
     watcher.stream.attach_watcher(watcher)
     clock.advance(secs=TTL_SECS)
-    assert engine.sweep() == 1
+    assert engine.housekeeping.run() == 1
     assert watcher.gone == 1

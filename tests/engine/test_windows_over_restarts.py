@@ -49,7 +49,7 @@ class Server:
         """Serve for a while, with as many ticks as rounds need."""
         for _ in range(secs * 1000 // ROUND_MS):
             self.clock.advance(ms=ROUND_MS)
-            self.engine.sweep()
+            self.engine.housekeeping.run()
             self.settle()
 
     def read(self, name: str) -> None:
@@ -64,7 +64,7 @@ class Server:
 
     @property
     def names(self) -> set[str]:
-        self.engine.sweep()
+        self.engine.housekeeping.run()
         return set(self.engine.streams) - {"__registry__"}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.engine import reads, reclaim
 from headrace.engine.engine import Engine
-from headrace.engine.removal import LET_GO_AT_ONCE_MAX
+from headrace.engine.removal import FORKS_REMOVED_AT_ONCE_MAX
 from headrace.errors import ForkTooDeep, StreamDeleted, StreamNotFound
 from headrace.limits import Limits
 from headrace.protocol.expiry import Lifetime
@@ -66,10 +66,10 @@ def test_a_long_chain_expires_whole() -> None:
     engine = new_engine(clock, limits=UNLIMITED)
     chain(engine, DEEP, BRIEF)
     clock.advance(secs=60)
-    while engine.sweep():
+    while engine.housekeeping.run():
         pass
     assert len(engine.streams) == 1
-    assert engine.stored_bytes == 0
+    assert engine.stored.total == 0
 
 
 def test_the_sources_of_a_long_chain_go_with_its_last_fork() -> None:
@@ -80,7 +80,7 @@ def test_the_sources_of_a_long_chain_go_with_its_last_fork() -> None:
     assert content(engine, names[-1]) == b"." * (DEEP + 1)
     delete(engine, names[-1])
     assert len(engine.streams) == 1
-    assert engine.stored_bytes == 0
+    assert engine.stored.total == 0
 
 
 def test_a_deleted_source_is_free_once_a_long_chain_of_forks_has_expired() -> None:
@@ -88,7 +88,7 @@ def test_a_deleted_source_is_free_once_a_long_chain_of_forks_has_expired() -> No
     engine = new_engine(clock, limits=UNLIMITED)
     put(engine, "root")
     source = "root"
-    for number in range(LET_GO_AT_ONCE_MAX):
+    for number in range(FORKS_REMOVED_AT_ONCE_MAX):
         name = f"f{number}"
         put(engine, name, Create(fork=ForkRequest(source, None, 0), lifetime=BRIEF))
         source = name
@@ -165,7 +165,7 @@ def looks_to_expire(count: int, looks: list[int]) -> int:
         put(engine, f"f{number}", Create(fork=ForkRequest("root", None, 0), lifetime=BRIEF))
     clock.advance(secs=60)
     before = looks[0]
-    while engine.sweep():
+    while engine.housekeeping.run():
         pass
     assert set(engine.streams) == {"root", "__registry__"}
     return looks[0] - before
@@ -223,14 +223,14 @@ def test_a_request_to_a_deleted_source_does_not_pay_for_all_its_expired_forks() 
     clock = VirtualClock()
     engine = new_engine(clock)
     put(engine, "root")
-    for number in range(LET_GO_AT_ONCE_MAX + 1):
+    for number in range(FORKS_REMOVED_AT_ONCE_MAX + 1):
         put(engine, f"f{number}", Create(fork=ForkRequest("root", None, 0), lifetime=BRIEF))
     delete(engine, "root")
     clock.advance(secs=60)
     with pytest.raises(StreamDeleted):
         engine.find("root")
-    assert len(engine.streams) == LET_GO_AT_ONCE_MAX + 3, "it has taken nothing away"
-    engine.sweep(1)
+    assert len(engine.streams) == FORKS_REMOVED_AT_ONCE_MAX + 3, "it has taken nothing away"
+    engine.housekeeping.run(1)
     with pytest.raises(StreamNotFound):
         engine.find("root")
 

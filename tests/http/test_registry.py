@@ -157,7 +157,7 @@ def test_what_is_left_of_it_still_tells_which_streams_exist(http: httpx.Client) 
 
 @pytest.mark.parametrize("mode", ["", "long-poll", "sse"])
 @pytest.mark.parametrize("where", ["beginning", "before"])
-def test_a_reader_behind_its_floor_is_told_where_to_go_on(
+def test_a_reader_before_its_trim_offset_gets_the_offset_to_continue_at(
     http: httpx.Client, churned: str, mode: str, where: str
 ) -> None:
     offset = ZERO if where == "beginning" else churned
@@ -198,8 +198,8 @@ def test_a_reader_that_keeps_up_sees_every_change_through_compactions(
                         break
     expected = {(f"kept-up/{n}", operation) for n in range(700) for operation in _OPERATIONS}
     assert expected <= set(seen)
-    floor = http.get(REGISTRY, params={"offset": ZERO}).headers["Stream-Next-Offset"]
-    assert floor > ZERO
+    trim_offset = http.get(REGISTRY, params={"offset": ZERO}).headers["Stream-Next-Offset"]
+    assert trim_offset > ZERO
 
 
 _OPERATIONS = ("insert", "delete")

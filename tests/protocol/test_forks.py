@@ -16,9 +16,9 @@ ENDS = (START, Position(1, 4), Position(2, 5), Position(3, 10))
 TAIL = ENDS[-1]
 
 
-def source(content_type: str = "text/plain", floor: Position = START) -> StreamState:
+def source(content_type: str = "text/plain", trim_offset: Position = START) -> StreamState:
     state = new_state(content_type)
-    state.tail, state.floor = TAIL, floor
+    state.tail, state.trim_offset = TAIL, trim_offset
     return state
 
 
@@ -84,7 +84,7 @@ def test_an_offset_the_source_never_returned_is_refused(offset: Position) -> Non
     assert isinstance(point(source(), offset), InvalidOffset)
 
 
-def test_an_offset_below_the_floor_is_gone() -> None:
-    refusal = point(source(floor=ENDS[2]), ENDS[1])
+def test_an_offset_below_the_trim_offset_is_gone() -> None:
+    refusal = point(source(trim_offset=ENDS[2]), ENDS[1])
     assert isinstance(refusal, OffsetTrimmed)
     assert refusal.earliest_offset == ENDS[2].token()

@@ -424,7 +424,7 @@ class Streams(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        self.engine.sweep()
+        self.engine.housekeeping.run()
         self.swept = True
 
     # -- what always holds -----------------------------------------------------------------
@@ -442,7 +442,7 @@ class Streams(RuleBasedStateMachine):
         if self.swept:
             assert set(self.engine.streams) == {REGISTRY_NAME, *self.model.streams}
             own = sum(stream.own_bytes for stream in self.model.streams.values())
-            assert self.engine.stored_bytes == own
+            assert self.engine.stored.total == own
 
     @rule()
     def the_registry_names_the_streams_there_are(self) -> None:
@@ -461,7 +461,7 @@ class Streams(RuleBasedStateMachine):
             self.remove(name)
         self.sweep()
         assert set(self.engine.streams) == {REGISTRY_NAME}
-        assert self.engine.stored_bytes == 0
+        assert self.engine.stored.total == 0
 
 
 Streams.TestCase.settings = settings(

@@ -254,7 +254,7 @@ def test_a_stream_whose_beginning_was_given_up_keeps_its_place(other: str, tmp_p
         engine.when_durable("__registry__", lambda: settled.set_result(None))
         await settled
         stream = engine.find("__registry__")
-        content, position = b"", stream.state.floor
+        content, position = b"", stream.state.trim_offset
         while position != stream.visible:
             read = loop.create_future()
             engine.read(stream, position, read.set_result)
@@ -262,7 +262,7 @@ def test_a_stream_whose_beginning_was_given_up_keeps_its_place(other: str, tmp_p
             assert isinstance(chunk, Chunk), chunk
             content, position = content + chunk.data, chunk.end
         engine.close()
-        return stream.state.floor, content
+        return stream.state.trim_offset, content
 
     before = asyncio.run(registry("file-durable", tmp_path / "source", range(700)))
     assert before[0].messages > 0

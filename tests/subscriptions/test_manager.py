@@ -237,7 +237,7 @@ def test_a_stream_that_expires_takes_its_link_along() -> None:
         manager.put("one", requests.parse_config(HOOK), URL)
         assert linked(manager, "one") == ["short"]
         clock.advance(secs=2)
-        engine.sweep()
+        engine.housekeeping.run()
         assert linked(manager, "one") == []
 
     in_loop(test)

@@ -113,7 +113,7 @@ class Buckets:
     def create(self, bucket_id: str, reply: BucketReply) -> None:
         engine, name = self._engine, bucket_name(bucket_id)
         if bucket_id in self._buckets:
-            engine.when_durable(name, lambda: reply(BucketExists(bucket_id)), reply)
+            engine.refuse_when_durable(name, BucketExists(bucket_id), reply)
             return
         engine.aside.check(name)
         engine.check_writable()
@@ -126,8 +126,7 @@ class Buckets:
         try:
             bucket = self.find(bucket_id)
         except BucketNotFound as refusal:
-            missing = refusal
-            self._engine.when_durable(bucket_name(bucket_id), lambda: reply(missing), reply)
+            self._engine.refuse_when_durable(bucket_name(bucket_id), refusal, reply)
             return
         if self._engine.aside.is_any_in(bucket_id):
             reply(BucketNotEmpty(bucket_id))

@@ -141,7 +141,7 @@ class Creation:
         engine.check_writable()
         state = StreamState(engine.new_id(), name, config, engine.clock.now_ms())
         initial = self._decide_initial(state, command)
-        engine.reserve(len(initial.data))
+        engine.stored.reserve(len(initial.data))
         with committing(engine.storage):
             self._begin_stream(state, initial, source, feed, reply)
 
@@ -156,13 +156,13 @@ class Creation:
         """`feed` is that of its bucket, if it is in one."""
         engine = self._engine
         if source is not None:
-            state.floor, state.snapshot = source.state.floor, source.state.snapshot
+            state.trim_offset, state.snapshot = source.state.trim_offset, source.state.snapshot
             engine.snapshots.inherit(state.snapshot)
         log = engine.storage.new_log(state, source.log if source else None)
         stream = engine.streams[state.name] = Stream(state, log, source)
         if source is not None:
             source.add_fork(stream)
-            engine.space.tell_sources(stream)
+            engine.reclaimer.update_sources(stream)
         apply_append(state, initial, engine.write_ms(feed), engine.limits)
         engine.touch(stream)
         engine.expiring.add(stream)
@@ -199,7 +199,7 @@ class Creation:
             if isinstance(reached, HeadraceError):
                 reply(reached)
                 return
-            moved = anchor.bytes < origin.floor.bytes
+            moved = anchor.bytes < origin.trim_offset.bytes
             if source.state.deleted or moved or name in self._engine.streams:
                 # The wait for the source's boundaries let something else in: decide again.
                 self.create(name, command, reply)
@@ -215,8 +215,7 @@ class Creation:
                 )
                 self._create(name, command, config, source, reply)
             except HeadraceError as error:
-                refusal = error
-                self._engine.when_durable(origin.name, lambda: reply(refusal), reply)
+                self._engine.refuse_when_durable(origin.name, error, reply)
 
         self._engine.reads.seek(source, anchor, count, resolved)
 

@@ -19,20 +19,21 @@ from headrace.engine.creation import REGISTRY_METHODS, CreateOutcome, Creation
 from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.fan_out import GREW, LEFT, FanOut
 from headrace.engine.feed import Feed, Feeds
+from headrace.engine.housekeeping import Housekeeping
 from headrace.engine.maintenance import Maintenance
 from headrace.engine.reads import ReadOutcome, Reads, start_position
-from headrace.engine.reclaim import Space
+from headrace.engine.reclaim import Reclaimer
 from headrace.engine.registry import Registry
 from headrace.engine.removal import Removal
 from headrace.engine.set_aside import SetAside
 from headrace.engine.snapshots import Snapshots
+from headrace.engine.stored_bytes import StoredBytes
 from headrace.engine.stream_runtime import Stream, TailListener
 from headrace.engine.ttl_renewals import Renewals
 from headrace.errors import (
     CommitDelayed,
     CommitFailed,
     HeadraceError,
-    MemoryFull,
     MethodNotAllowed,
     Overloaded,
     StreamDeleted,
@@ -40,7 +41,7 @@ from headrace.errors import (
 )
 from headrace.faults import hand_over, internal_fault, tell
 from headrace.limits import Limits
-from headrace.protocol.buckets import is_bucketed, is_own
+from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.expiry import FOREVER, Moment
 from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, Position
@@ -77,7 +78,6 @@ class Deleted:
 
 AppendOutcome = Appended | Repeated | AlreadyClosed | HeadraceError
 DeleteOutcome = Deleted | HeadraceError
-EXPIRED_AT_ONCE_MAX = 250  # streams; five milliseconds of the loop
 ID_BITS_PER_MS = 10  # a thousand creations a millisecond
 RUN_DISTANCE_BITS = 32
 
@@ -110,22 +110,20 @@ class Engine:
         self.limits = limits or Limits()
         self.bounds = bounds or Bounds()
         self.streams: dict[str, Stream] = {}
-        self.stored_bytes = 0
-        self._memory_bytes_max = self.bounds.memory_bytes_max
+        self.stored = StoredBytes(self.bounds.memory_bytes_max)
         self.reader_count = 0
         self.storage = storage
         self.reads = Reads(storage, accept_plus_one=self.limits.accept_offset_plus_one)
         self._next_id = 0
         self.maintenance = Maintenance()
         self.fan_out = FanOut()
-        self.aside = SetAside(self)
         self.expiring = ExpiryQueue()
-        self._is_expiring = False
+        self.aside = SetAside(self.streams, self.expiring, self.stored)
         self.creation = Creation(self)
         self.removal = Removal(self)
         self.feeds = Feeds()
         self.buckets = Buckets(self)
-        self.space = Space(self)
+        self.reclaimer = Reclaimer(self.streams, self.stored, storage)
         self.snapshots = Snapshots(self)
         # Names whose last stream is gone, until that is durable.
         self.pending_removals: dict[str, Stream] = {}
@@ -144,7 +142,17 @@ class Engine:
         self.snapshots.recover()
         self.registry = Registry(self, self._registry_stream())
         self.registry.correct()
-        self.space.recover(recovered)
+        self.reclaimer.recover(recovered, self.aside.attempt)
+        self.housekeeping = Housekeeping(
+            storage,
+            self.reads,
+            self.feeds,
+            self._renewals,
+            self.expiring,
+            self.maintenance,
+            self.now,
+            self.removal.expire,
+        )
 
     def _recover(self) -> list[Stream]:
         by_id: dict[int, Stream] = {}
@@ -158,7 +166,7 @@ class Engine:
         for left_out in self.storage.unrecovered:
             source_id = left_out.source_id
             source = None if source_id is None else by_id.get(source_id)
-            self.aside.leave_out(left_out, source)
+            self._set_aside(left_out, source)
             self._next_id = max(self._next_id, left_out.id + 1)
         self._next_id = self._first_id()
         return list(by_id.values())
@@ -178,14 +186,13 @@ class Engine:
         stream.visible_closed = state.closed
         for producer in (state.producers or {}).values():
             del producer.receipts[: -self.limits.producer_receipts_max]
-        stored_bytes = 0 if is_own(state.name) else found.log.stored_bytes
         if not state.deleted:
             self.expiring.add(stream)
         superseded = self.streams.get(state.name)
         if superseded is not None:
             self.removal.supersede(superseded)
         self.streams[state.name] = by_id[state.id] = stream
-        self.stored_bytes += stored_bytes
+        self.stored.add_stream(stream)
         if source is not None:
             source.add_fork(stream)
 
@@ -194,7 +201,15 @@ class Engine:
         source_id = None if fork is None else fork.source_id
         source = None if source_id is None else by_id.get(source_id)
         left_out = Unrecovered(state.id, state.name, error, source_id, state.snapshot)
-        self.aside.leave_out(left_out, source)
+        self._set_aside(left_out, source)
+
+    def _set_aside(self, found: Unrecovered, source: Stream | None) -> None:
+        older = self.streams.get(found.name)
+        if older is not None and older.state.id < found.id:
+            # The older stream of this name was being deleted when this one was created.
+            self.removal.supersede(older)
+            del self.streams[found.name]
+        self.aside.leave_out(found, source)
 
     def _first_id(self) -> int:
         """Ids are never used twice, not even by a later run with another clock.
@@ -216,13 +231,30 @@ class Engine:
             raise StreamNotFound(name)
         state = stream.state
         if state.deleted:
-            if self.removal.is_let_go(stream):
+            if self.removal.remove_expired_forks(stream):
                 return self.find(name)
             raise StreamDeleted(name)
         if state.config.lifetime is not FOREVER and stream.is_expired(self.now()):
             self.removal.expire(stream)
             return self.find(name)
         return stream
+
+    def find_visible(self, name: str) -> Stream:
+        """A stream as readers know it: one whose creation is not durable does not exist yet."""
+        stream = self.find(name)
+        if not stream.creation_durable:
+            raise StreamNotFound(name)
+        return stream
+
+    def refuse_when_durable(
+        self, name: str, refusal: HeadraceError, refuse: Callable[[HeadraceError], None]
+    ) -> None:
+        """Call `refuse` with `refusal` once the state of `name` that it rests on is durable.
+
+        If that state will never be durable, `refuse` gets the failure instead: a 404 or 409 that a
+        power cut could make untrue is never sent.
+        """
+        self.when_durable(name, lambda: refuse(refusal), refuse)
 
     def when_durable(
         self,
@@ -302,14 +334,12 @@ class Engine:
             # A refusal or a repeat rests on the stream's state, which must be durable first.
             self.storage.when_durable(stream.log, lambda: reply(outcome), reply)
             return
-        stored_bytes = self.stored_bytes + len(outcome.data)
-        if stored_bytes > self._memory_bytes_max:
-            reply(MemoryFull(self._memory_bytes_max))
-            return
         if self.storage.refusal is not None:
             reply(self.storage.refusal)
             return
-        self.stored_bytes = stored_bytes
+        if not self.stored.try_reserve(len(outcome.data)):
+            reply(self.stored.refusal())
+            return
         feed = stream.feed
         try:
             apply_append(
@@ -368,8 +398,8 @@ class Engine:
         """What readers may know from now on."""
         name = stream.state.name
         if isinstance(change, Trimmed):
-            stream.visible_floor = change.floor
-            self.space.give_back(stream)
+            stream.visible_trim_offset = change.trim_offset
+            self.reclaimer.reclaim(stream)
         elif isinstance(change, Published):
             self.snapshots.published(stream, change.snapshot)
         elif isinstance(change, Created):
@@ -413,12 +443,6 @@ class Engine:
         id, self._next_id = self._next_id, self._next_id + 1
         return id
 
-    def reserve(self, byte_count: int) -> None:
-        """Count bytes that are about to be stored; raises MemoryFull."""
-        if self.stored_bytes + byte_count > self._memory_bytes_max:
-            raise MemoryFull(self._memory_bytes_max)
-        self.stored_bytes += byte_count
-
     def check_writable(self) -> None:
         if self.storage.refusal is not None:
             raise self.storage.refusal
@@ -440,7 +464,7 @@ class Engine:
     def start_position(self, stream: Stream, start: Position | str) -> Position:
         """Where a read begins; raises InvalidOffset or OffsetTrimmed."""
         if start == BEGINNING and stream is self.registry.stream:
-            return stream.visible_floor
+            return stream.visible_trim_offset
         return start_position(stream, start, accept_plus_one=self.limits.accept_offset_plus_one)
 
     def read(
@@ -476,38 +500,7 @@ class Engine:
                 return
             self.removal.remove(self.find(name), translate(Deleted(name), reply))
         except HeadraceError as refusal:
-            error = refusal
-            self.when_durable(name, lambda: reply(error), reply)
-
-    def sweep(self, streams_max: int = EXPIRED_AT_ONCE_MAX) -> int:
-        """Remove streams whose time is over, at most `streams_max` at once; how many went."""
-        count = 0
-        if self.storage.removal_refusal is None:
-            # Else all of this would only wait, and more of it with every second.
-            count = self.expire(streams_max)
-            if self.maintenance.wake is not None and not self._is_expiring and self._is_more_over():
-                self._is_expiring = True
-                self.maintenance.add(self._expire_on)
-            self._renewals.tick()
-            self.feeds.flush()
-        self.storage.tick()
-        self.reads.forget()
-        return count
-
-    def expire(self, streams_max: int) -> int:
-        over = self.expiring.pop_over(self.now(), streams_max)
-        for stream in over:
-            self.removal.expire(stream)
-        return len(over)
-
-    def _expire_on(self) -> bool:
-        if self.storage.removal_refusal is None:
-            self.expire(EXPIRED_AT_ONCE_MAX)
-        self._is_expiring = self.storage.removal_refusal is None and self._is_more_over()
-        return self._is_expiring
-
-    def _is_more_over(self) -> bool:
-        return self.expiring.is_due(self.now())
+            self.refuse_when_durable(name, refusal, reply)
 
     def _registry_stream(self) -> Stream:
         stream = self.streams.get(REGISTRY_NAME)

@@ -115,9 +115,9 @@ class Feed:
         announce(self.stream, messages, engine.storage, engine.clock.now_ms(), engine.limits)
         tail = self.stream.state.tail
         if tail.messages - self._mark.messages >= KEPT_MESSAGES:
-            floor, self._mark = self._mark, tail
-            if floor > self.stream.state.floor:
-                trim(self.stream, floor, engine.storage)
+            trim_offset, self._mark = self._mark, tail
+            if trim_offset > self.stream.state.trim_offset:
+                trim(self.stream, trim_offset, engine.storage)
 
 
 def _message(stream: Stream) -> bytes:

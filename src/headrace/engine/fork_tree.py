@@ -16,7 +16,7 @@ own log from the fork point on, and before that the log of its source, which may
     live -> removed           DELETE or expiry without        frame: Removed(whole=True)
     soft-deleted -> removed   its last fork was removed, which may remove its own source, and so on
                               up the chain (`Removal._release`); or all its forks have expired, seen
-                              when a client asks for it (`Removal.is_let_go`) or by the sweep
+                              when a client asks for it or by housekeeping
 
 Needed positions. A fork reports to its source the first position it needs there, or None once its
 own trim offset is past the fork point. Trim offsets only rise, so reports only rise. A min-heap has

@@ -26,8 +26,8 @@ def announce(
         storage.commit(stream.log, change, (stream, change, ignore))
 
 
-def trim(stream: Stream, floor: Position, storage: Storage) -> None:
-    """Give up what came before `floor`."""
-    change = Trimmed(stream.state, floor)
-    stream.state.floor = floor
+def trim(stream: Stream, trim_offset: Position, storage: Storage) -> None:
+    """Give up what came before `trim_offset`."""
+    change = Trimmed(stream.state, trim_offset)
+    stream.state.trim_offset = trim_offset
     storage.commit(stream.log, change, (stream, change, ignore))

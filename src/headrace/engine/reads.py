@@ -42,16 +42,16 @@ def start_position(
     stream: Stream, start: Position | str, *, accept_plus_one: bool = False
 ) -> Position:
     """Where a read begins, as far as a stream's state can tell."""
-    floor = stream.visible_floor
+    trim_offset = stream.visible_trim_offset
     if isinstance(start, str):
         if start != BEGINNING:
             return stream.visible
         if stream.visible_snapshot is not None:
             # A snapshot replaces the beginning, even a snapshot at the first offset.
-            raise OffsetTrimmed(floor.token())
+            raise OffsetTrimmed(trim_offset.token())
         start = START
-    if start.bytes < floor.bytes:
-        raise OffsetTrimmed(floor.token())
+    if start.bytes < trim_offset.bytes:
+        raise OffsetTrimmed(trim_offset.token())
     if accept_plus_one and _minus_one(start) == stream.visible:
         return stream.visible
     if start > stream.visible:
@@ -97,9 +97,9 @@ class Reads:
             return
 
         def found(part: Range | HeadraceError | None) -> None:
-            if not isinstance(part, Range) and start < stream.visible_floor:
+            if not isinstance(part, Range) and start < stream.visible_trim_offset:
                 # Given up while it was being read.
-                reply(OffsetTrimmed(stream.visible_floor.token()))
+                reply(OffsetTrimmed(stream.visible_trim_offset.token()))
             elif isinstance(part, HeadraceError):
                 reply(part)
             elif part is None and self._accept_plus_one and not exact and start.bytes > 0:

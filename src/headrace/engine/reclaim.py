@@ -13,80 +13,86 @@ find its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
+from headrace.engine.stored_bytes import StoredBytes
 from headrace.engine.stream_runtime import Stream
-from headrace.protocol.buckets import is_own
 from headrace.protocol.offsets import Position
-from headrace.storage.base import Reclaimed
+from headrace.storage.base import Reclaimed, Storage
 from headrace.storage.tiered_log import own_start
 
-if TYPE_CHECKING:
-    from headrace.engine.engine import Engine
+Attempt = Callable[[Stream, Callable[[Stream], None]], None]
+"""Does a step for a stream that recovery found; sets the stream aside if that fails."""
 
 
-class Space:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class Reclaimer:
+    def __init__(
+        self, streams: Mapping[str, Stream], stored: StoredBytes, storage: Storage
+    ) -> None:
+        self._streams = streams
+        self._stored = stored
+        self._storage = storage
 
     def hold(self, stream: Stream) -> Position:
-        """Keep what is readable now until `let_go`; where that begins."""
-        held = stream.visible_floor
+        """Keep what is readable now until `release`; returns the position it begins at."""
+        held = stream.visible_trim_offset
         if stream.held is None:
             stream.held = {}
         stream.held[held] = stream.held.get(held, 0) + 1
         return held
 
-    def let_go(self, stream: Stream, held: Position) -> None:
+    def release(self, stream: Stream, held: Position) -> None:
         assert stream.held is not None, "a released position was held"
         stream.held[held] -= 1
         if not stream.held[held]:
             del stream.held[held]
-            self.give_back(stream)
+            self.reclaim(stream)
 
-    def give_back(self, stream: Stream) -> None:
-        """A floor has moved, a fork or a reader has gone: return what nobody needs any more."""
-        self._release(stream)
-        self.tell_sources(stream)
+    def reclaim(self, stream: Stream) -> None:
+        """A trim offset has moved, or a fork or reader is gone: reclaim what nothing needs now."""
+        self._reclaim(stream)
+        self.update_sources(stream)
 
-    def tell_sources(self, stream: Stream) -> None:
+    def update_sources(self, stream: Stream) -> None:
         """A fork needs less: so may its source, and the source of that."""
         fork = stream
         while (source := fork.source) is not None and _note_need(source, fork):
-            self._release(source)
+            self._reclaim(source)
             fork = source
 
-    def recover(self, streams: Sequence[Stream]) -> None:
+    def recover(self, streams: Sequence[Stream], attempt: Attempt) -> None:
         """At the start, with `streams` in the order of creation: each is visited once."""
         for stream in reversed(streams):
             state = stream.state
-            if stream.source is not None or state.deleted or state.retained_from != state.floor:
-                self._engine.aside.attempt(stream, self._recover)
+            if (
+                stream.source is not None
+                or state.deleted
+                or state.retained_from != state.trim_offset
+            ):
+                attempt(stream, self._recover)
 
     def _recover(self, stream: Stream) -> None:
-        self._release(stream)
+        self._reclaim(stream)
         if stream.source is not None:
             _note_need(stream.source, stream)
 
-    def _release(self, stream: Stream) -> None:
-        engine, state = self._engine, stream.state
-        if engine.streams.get(state.name) is not stream:
-            return  # it is gone, and everything with it
+    def _reclaim(self, stream: Stream) -> None:
+        state = stream.state
+        if self._streams.get(state.name) is not stream:
+            return  # it was removed, with all its bytes
         kept = needed_from(stream)
         freed_bytes = kept.bytes - max(state.retained_from.bytes, own_start(state).bytes)
         if freed_bytes <= 0:
             return
         state.retained_from = kept
-        if not is_own(state.name):
-            engine.stored_bytes -= freed_bytes
-        engine.storage.commit(stream.log, Reclaimed(state, kept, freed_bytes), None)
+        self._stored.release_of(stream, freed_bytes)
+        self._storage.commit(stream.log, Reclaimed(state, kept, freed_bytes), None)
 
 
 def needed_from(stream: Stream) -> Position:
     """The first position that anybody may still read in this stream's log."""
     state = stream.state
-    needed = state.tail if state.deleted else stream.visible_floor
+    needed = state.tail if state.deleted else stream.visible_trim_offset
     if stream.held:
         needed = min(needed, next(iter(stream.held)))
     inherited = stream.fork_set.first_needed() if stream.fork_set is not None else None
@@ -94,7 +100,7 @@ def needed_from(stream: Stream) -> Position:
 
 
 def _note_need(source: Stream, fork: Stream) -> bool:
-    """Tell a source what a fork of it needs; whether that is news."""
+    """Report to a source what a fork of it needs; whether that changed."""
     if source.fork_set is None:
         return False  # the fork is set aside: it could not be recovered
     needed = needed_from(fork)

@@ -41,7 +41,7 @@ class Registry:
         self._limits = engine.limits
         self._slices = engine.maintenance
         self._is_compacting = False
-        self._floor: Position = stream.state.floor
+        self._trim_offset: Position = stream.state.trim_offset
         self._live_count = sum(1 for _ in self._live(self._streams))
 
     def created(self, state: StreamState) -> None:
@@ -51,7 +51,7 @@ class Registry:
     def deleted(self, name: str) -> None:
         self._live_count -= 1
         self._append([announce_deleted(name)])
-        kept = self.stream.state.tail.messages - self._floor.messages
+        kept = self.stream.state.tail.messages - self._trim_offset.messages
         if kept > 2 * self._live_count + STALE_MESSAGES_MIN and not self._is_compacting:
             self._compact()
 
@@ -74,7 +74,7 @@ class Registry:
     def _announced(self) -> set[str]:
         names: set[str] = set()
         state, log = self.stream.state, self.stream.log
-        position = state.floor
+        position = state.trim_offset
         while position != state.tail:
             part = log.read(position, state.tail, self._limits.read_chunk_bytes)
             if callable(part):
@@ -91,7 +91,7 @@ class Registry:
         says some things twice.
         """
         self._is_compacting = True
-        self._floor = floor = self.stream.state.tail
+        self._trim_offset = trim_offset = self.stream.state.tail
         names = iter(list(self._streams))
 
         def step() -> bool:
@@ -101,7 +101,7 @@ class Registry:
                 self._append(messages)
             if len(part) == COMPACTED_AT_ONCE:
                 return True
-            trim(self.stream, floor, self._storage)
+            trim(self.stream, trim_offset, self._storage)
             self._is_compacting = False
             return False
 

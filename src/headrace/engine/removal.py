@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from headrace.engine.stream_runtime import Stream
-from headrace.protocol.buckets import is_bucketed, is_own
+from headrace.protocol.buckets import is_bucketed
 from headrace.protocol.expiry import Moment
 from headrace.storage.base import Change, Removed, committing, ignore
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
-LET_GO_AT_ONCE_MAX: Final = 1000  # expired forks that one request to their source takes away
+FORKS_REMOVED_AT_ONCE_MAX: Final = 1000  # expired forks that one request to their source takes away
 
 
 class Removal:
@@ -36,12 +36,12 @@ class Removal:
     def expire(self, stream: Stream) -> None:
         self._remove(stream, ignore, expired=True)
 
-    def is_let_go(self, stream: Stream) -> bool:
-        """Whether all forks of a deleted stream have expired; then they and it are removed.
+    def remove_expired_forks(self, stream: Stream) -> bool:
+        """Remove the forks of a deleted stream, and so itself, if all have expired; whether so.
 
-        The clock decides, not the sweep: a client that sees the last fork expire may create the
-        source again at once. With more than LET_GO_AT_ONCE_MAX forks it stays until the sweep has
-        removed most of them, so that one request does not pay for all.
+        The clock decides, not housekeeping: a client that sees the last fork expire may create the
+        source again at once. A stream with more than FORKS_REMOVED_AT_ONCE_MAX forks stays until
+        housekeeping has removed most of them, so that one request does not pay for all.
         """
         expired = _all_expired(stream, self._engine.now())
         for fork in expired:
@@ -78,11 +78,11 @@ class Removal:
             engine.storage.commit(source.log, gone, (source, gone, ignore))
         if not change.whole:
             # Clients cannot read it any more, so it needs less of its own source.
-            engine.space.tell_sources(stream)
+            engine.reclaimer.update_sources(stream)
             return
         kept = (followers[-1] if followers else stream).source
         if kept is not None:
-            engine.space.give_back(kept)
+            engine.reclaimer.reclaim(kept)
 
     def _release(self, stream: Stream) -> list[Stream]:
         """Take a stream out; deleted sources whose last fork it was follow it."""
@@ -104,8 +104,7 @@ class Removal:
         if engine.streams.get(name) is not stream:
             return  # superseded: the name is another's, and these bytes are not counted
         del engine.streams[name]
-        if not is_own(name):
-            engine.stored_bytes -= stream.log.stored_bytes
+        engine.stored.release_stream(stream)
 
     def supersede(self, stream: Stream) -> None:
         """Finish the removal of a stream whose name a newer one has, as recovery found.
@@ -116,8 +115,7 @@ class Removal:
         engine = self._engine
         stream.state.deleted = True
         engine.expiring.discard(stream)  # its expiry would take the younger one away
-        if not is_own(stream.state.name):
-            engine.stored_bytes -= stream.log.stored_bytes
+        engine.stored.release_stream(stream)
         whole = not stream.fork_count
         engine.storage.commit(stream.log, Removed(stream.state, whole=whole), None)
         if whole and stream.source is not None:
@@ -146,7 +144,7 @@ def _all_expired(stream: Stream, now: Moment) -> list[Stream]:
             return []  # a fork that is set aside may still need it
         for fork in source.fork_set or ():
             is_live = not fork.state.deleted and not fork.is_expired(now)
-            if is_live or len(found) == LET_GO_AT_ONCE_MAX:
+            if is_live or len(found) == FORKS_REMOVED_AT_ONCE_MAX:
                 return []
             found.append(fork)
             pending.append(fork)

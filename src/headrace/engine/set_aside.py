@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from headrace.engine.expiry_queue import ExpiryQueue
+from headrace.engine.stored_bytes import StoredBytes
 from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StreamSetAside
-from headrace.protocol.buckets import is_own, stream_name
+from headrace.protocol.buckets import stream_name
 from headrace.protocol.stream import Snapshot
 from headrace.storage.base import Orphaned, Unrecovered, reason_of
-
-if TYPE_CHECKING:
-    from headrace.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
 
 class SetAside:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self, streams: dict[str, Stream], expiring: ExpiryQueue, stored: StoredBytes
+    ) -> None:
+        self._streams = streams
+        self._expiring = expiring
+        self._stored = stored
         self._reasons: dict[str, str] = {}
         self.ids: set[int] = set()
         self.blob_ids: set[int] = set()
@@ -77,28 +79,19 @@ class SetAside:
             pending += [(fork, orphaned) for fork in leaving.fork_set or ()]
 
     def _take_out(self, stream: Stream) -> None:
-        engine, name = self._engine, stream.state.name
-        engine.expiring.discard(stream)
-        if engine.streams.get(name) is stream:
-            del engine.streams[name]
-            if not is_own(name):
-                engine.stored_bytes -= stream.log.stored_bytes
+        name = stream.state.name
+        self._expiring.discard(stream)
+        if self._streams.get(name) is stream:
+            del self._streams[name]
+            self._stored.release_stream(stream)
 
     def leave_out(self, found: Unrecovered, source: Stream | None) -> None:
         """Set a stream aside that storage could not recover, or the engine not take in."""
         if source is not None:
             source.keep_for(None)
-        self._supersede_older(found)
         self._note(found.id, found.name, found.error)
         self._keep_blob(found.snapshot)
         self.has_unknown_blobs = self.has_unknown_blobs or not found.is_known
-
-    def _supersede_older(self, found: Unrecovered) -> None:
-        """An older stream of the same name was being deleted when this one was made."""
-        older = self._engine.streams.get(found.name)
-        if older is not None and older.state.id < found.id:
-            self._engine.removal.supersede(older)
-            del self._engine.streams[found.name]
 
     def _keep_blob(self, snapshot: Snapshot | None) -> None:
         if snapshot is not None:
@@ -107,7 +100,7 @@ class SetAside:
     def _note(self, stream_id: int, name: str, error: Exception) -> None:
         reason = reason_of(error)
         self.ids.add(stream_id)
-        if name and name not in self._engine.streams:
+        if name and name not in self._streams:
             self._reasons[name] = reason
         logger.error(
             "a stream cannot be recovered and is set aside; its stored bytes are kept: %s",

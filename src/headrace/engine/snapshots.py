@@ -1,7 +1,8 @@
-"""Snapshots: published with the floor in one change, kept while a reader holds them, then removed.
+"""Snapshots: published with the trim offset in one change, kept while a reader holds them, then
+removed.
 
 The blob is written by a worker while appends go on, and published by one change that also moves
-the floor. Everything is decided again when the blob is stored: the stream may have gone, or
+the trim offset. Everything is decided again when the blob is stored: the stream may have gone, or
 another snapshot come first.
 """
 
@@ -90,7 +91,7 @@ class Snapshots:
         engine.check_writable()
         if self._storing_bytes > STORING_BYTES_MAX:
             raise Overloaded("bytes of snapshots being stored", STORING_BYTES_MAX)
-        engine.reserve(len(command.body))
+        engine.stored.reserve(len(command.body))
 
         def aligned(reached: Position | HeadraceError | None) -> None:
             if reached is None:
@@ -144,7 +145,7 @@ class Snapshots:
     def _give_up(
         self, stream: Stream, command: Publish, refusal: HeadraceError, reply: PublishReply
     ) -> None:
-        self._engine.stored_bytes -= len(command.body)
+        self._engine.stored.release(len(command.body))
         self._refuse(stream, refusal, reply)
 
     def _refuse(self, stream: Stream, refusal: HeadraceError, reply: PublishReply) -> None:
@@ -153,9 +154,9 @@ class Snapshots:
     def published(self, stream: Stream, snapshot: Snapshot) -> None:
         """It is durable: readers know it from now on, and what it replaces may go."""
         replaced, stream.visible_snapshot = stream.visible_snapshot, snapshot
-        stream.visible_floor = snapshot.offset
-        self.let_go(replaced)
-        self._engine.space.give_back(stream)
+        stream.visible_trim_offset = snapshot.offset
+        self.release(replaced)
+        self._engine.reclaimer.reclaim(stream)
 
     # -- references to blobs ----------------------------------------------------------------
 
@@ -167,24 +168,24 @@ class Snapshots:
     def forget(self, stream: Stream) -> None:
         """A stream is gone for clients: a fork that needs its snapshot has taken it, too."""
         gone, stream.visible_snapshot = stream.visible_snapshot, None
-        self.let_go(gone)
+        self.release(gone)
 
     def hold(self, snapshot: Snapshot) -> None:
-        """Keep a blob until `let_go`, whatever is published meanwhile."""
+        """Keep a blob until `release`, whatever is published meanwhile."""
         self._users[snapshot.blob_id] += 1
 
-    def let_go(self, snapshot: Snapshot | None) -> None:
+    def release(self, snapshot: Snapshot | None) -> None:
         if snapshot is None:
             return
         self._users[snapshot.blob_id] -= 1
         if not self._users[snapshot.blob_id]:
             del self._users[snapshot.blob_id]
-            self._engine.stored_bytes -= snapshot.size_bytes
+            self._engine.stored.release(snapshot.size_bytes)
             self._remove(snapshot.blob_id)
 
     def _take(self, snapshot: Snapshot) -> None:
         if snapshot.blob_id not in self._users:
-            self._engine.stored_bytes += snapshot.size_bytes
+            self._engine.stored.add(snapshot.size_bytes)
         self._users[snapshot.blob_id] += 1
 
     def _remove(self, blob_id: int) -> None:
@@ -222,4 +223,4 @@ class Snapshots:
             yield part
             if not part.is_sound:
                 break
-        self.let_go(snapshot)
+        self.release(snapshot)

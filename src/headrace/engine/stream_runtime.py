@@ -51,8 +51,8 @@ class Stream:
         "state",
         "visible",
         "visible_closed",
-        "visible_floor",
         "visible_snapshot",
+        "visible_trim_offset",
         "watchers",
     )
 
@@ -67,7 +67,7 @@ class Stream:
         self.read_only = False  # for clients: the registry writes itself
         self.visible: Position = state.tail
         self.visible_closed = False
-        self.visible_floor: Position = state.floor
+        self.visible_trim_offset: Position = state.trim_offset
         self.visible_snapshot: Snapshot | None = state.snapshot
         # Positions that readers hold, and how many hold each: trim offsets only rise, so the
         # first is the least.

@@ -86,7 +86,7 @@ class Assembly:
 
     def tick(self) -> None:
         """Once a second: expired streams, storage's own work, stalled clients, the scrub."""
-        self.application.engine.sweep()
+        self.application.engine.housekeeping.run()
         self._log_write_refusal()
         self.unsent.cut_slowest()
         self.scrub.tick()
@@ -278,7 +278,7 @@ def _wire_metrics(
     metrics.gauge("headrace_streams", lambda: len(engine.streams) - len(engine.buckets))
     metrics.gauge("headrace_streams_set_aside", lambda: len(engine.aside))
     metrics.gauge("headrace_buckets", lambda: len(engine.buckets))
-    metrics.gauge("headrace_stored_bytes", lambda: engine.stored_bytes)
+    metrics.gauge("headrace_stored_bytes", lambda: engine.stored.total)
     for what in ("batches", "changes", "seconds"):
         _commit_counter(metrics, engine.storage, what)
     metrics.gauge("headrace_event_loop_lag_seconds", lambda: metrics.event_loop_lag_secs)

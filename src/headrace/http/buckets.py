@@ -66,12 +66,9 @@ class BucketRoutes:
         try:
             self._dispatch(request, exchange, path)
         except BucketNotFound as refusal:
-            problem = responses.problem(refusal)
             name = buckets.bucket_name(refusal.bucket)
-            self._engine.when_durable(
-                name,
-                lambda: exchange.respond(problem),
-                lambda error: exchange.respond(responses.problem(error)),
+            self._engine.refuse_when_durable(
+                name, refusal, lambda error: exchange.respond(responses.problem(error))
             )
 
     def _dispatch(self, request: Request, exchange: Exchange, path: bytes) -> None:

@@ -335,7 +335,7 @@ class EventReader:
             at_tail = self._position == stream.visible or self._held_at == stream.visible
             if at_tail and not stream.visible_closed:
                 break
-            if self._position < stream.visible_floor:
+            if self._position < stream.visible_trim_offset:
                 # Trimmed while this reader lagged: its next request is refused as trimmed.
                 self._finish()
                 break

@@ -1,6 +1,8 @@
 """Metrics: plain counters on the hot path, Prometheus text when asked.
 
-Counting is integer arithmetic on dictionaries; metric families exist only during a scrape.
+Counting is integer arithmetic on dictionaries; metric families exist only during a scrape. METRICS
+has the name and help of each; a gauge's or counter's value is registered in `app_factory`, from the
+object that has it.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class SnapshotPieces:
         self._snapshots.read(self._snapshot, start, PIECE_BYTES, reply)
 
     def close(self) -> None:
-        self._snapshots.let_go(self._snapshot)
+        self._snapshots.release(self._snapshot)
 
 
 class BootstrapPieces:
@@ -146,7 +146,7 @@ class BootstrapPieces:
         self._engine = engine
         self._stream = stream
         self._framing = framing
-        self._held = self._position = engine.space.hold(stream)
+        self._held = self._position = engine.reclaimer.hold(stream)
         self._end = stream.visible
         self._separator = framing.next(stream.state.config.content_type)
         snapshot = stream.visible_snapshot
@@ -192,6 +192,6 @@ class BootstrapPieces:
         return multipart.parts(self._separator, found.data, found.lengths, trim=trim)
 
     def close(self) -> None:
-        self._engine.space.let_go(self._stream, self._held)
+        self._engine.reclaimer.release(self._stream, self._held)
         if self._blob is not None:
             self._blob.close()

@@ -77,11 +77,8 @@ class StreamMetadata:
             stream = self._find(name)
             document = self._one(stream) if stretch is None else _writers(stream, *stretch)
         except (StreamNotFound, StreamDeleted) as refusal:
-            problem = responses.problem(refusal)
-            self._engine.when_durable(
-                name,
-                lambda: exchange.respond(problem),
-                lambda error: exchange.respond(responses.problem(error)),
+            self._engine.refuse_when_durable(
+                name, refusal, lambda error: exchange.respond(responses.problem(error))
             )
             return
         exchange.respond(responses.json_document(responses.OK, document))
@@ -109,10 +106,7 @@ class StreamMetadata:
     def _find(self, name: str) -> Stream:
         if buckets.is_bucketed(name) and not buckets.ids_of(name)[1]:
             raise StreamNotFound(name)  # a bucket is a stream to the engine alone
-        stream = self._engine.find(name)
-        if not stream.creation_durable:
-            raise StreamNotFound(name)
-        return stream
+        return self._engine.find_visible(name)
 
     def _many(self, wanted: list[str]) -> Document:
         """Those of the wanted streams that exist, in brief."""
@@ -131,7 +125,7 @@ class StreamMetadata:
             "stream": state.name,
             "content_type": state.config.content_type,
             "created_at_ms": state.created_at_ms,
-            "earliest_offset": state.floor.token(),
+            "earliest_offset": state.trim_offset.token(),
             "tail_offset": stream.visible.token(),
             "closed": stream.visible_closed,
             "ttl_secs": lifetime.ttl_secs,

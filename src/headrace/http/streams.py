@@ -73,20 +73,14 @@ class StreamRoutes:
             self.refuse(exchange, refusal)
 
     def refuse(self, exchange: Exchange, refusal: StreamNotFound | StreamDeleted) -> None:
-        """That a stream is not there is said once it is certain."""
-        problem = responses.problem(self._urls.explain(refusal))
-        self._engine.when_durable(
-            refusal.stream,
-            lambda: exchange.respond(problem),
-            lambda error: exchange.respond(responses.problem(error)),
+        """Answer that a stream does not exist, once that is durable."""
+        explained = self._urls.explain(refusal)
+        self._engine.refuse_when_durable(
+            refusal.stream, explained, lambda error: exchange.respond(responses.problem(error))
         )
 
     def find_visible(self, path: bytes) -> Stream:
-        """A stream as readers know it: one whose creation is not durable is not there yet."""
-        stream = self._engine.find(self._name(path))
-        if not stream.creation_durable:
-            raise StreamNotFound(stream.state.name)
-        return stream
+        return self._engine.find_visible(self._name(path))
 
     def _append(self, request: Request, exchange: Exchange, path: bytes, query: bytes) -> None:
         request.operation = "append"

@@ -107,7 +107,7 @@ class TailRoutes:
 
     def _is_at_tail(self, poll: TailsPoll, query: TailQuery) -> bool:
         try:
-            stream = self._find(query)
+            stream = self._engine.find_visible(query.name)
         except HeadraceError:
             return False
         limit = self._engine.bounds.readers_per_stream_max
@@ -115,12 +115,6 @@ class TailRoutes:
             raise Overloaded("live readers on one of these streams", limit)
         poll.watch(stream, query.start)
         return query.start == stream.visible
-
-    def _find(self, query: TailQuery) -> Stream:
-        stream = self._engine.find(query.name)
-        if not stream.creation_durable:
-            raise StreamNotFound(query.name)
-        return stream
 
     def _answer(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
         answer = _Answer(exchange, len(queries))
@@ -132,14 +126,10 @@ class TailRoutes:
 
     def _describe(self, query: TailQuery, put: Callable[[dict[str, Any]], None]) -> None:
         try:
-            stream = self._find(query)
+            stream = self._engine.find_visible(query.name)
         except (StreamNotFound, StreamDeleted, StreamSetAside) as refusal:
-            # Not there is an answer like any other: it waits until it is certain.
-            missing = describe_problem(query, refusal)
-            self._engine.when_durable(
-                query.name,
-                lambda: put(missing),
-                lambda error: put(describe_problem(query, error)),
+            self._engine.refuse_when_durable(
+                query.name, refusal, lambda error: put(describe_problem(query, error))
             )
             return
         try:

@@ -13,8 +13,8 @@ def fork_anchor(source: StreamState, request: ForkRequest) -> Position | Refused
     anchor = source.tail if request.offset is None else request.offset
     if anchor.messages > source.tail.messages or anchor.bytes > source.tail.bytes:
         return InvalidOffset(f"Stream-Fork-Offset {anchor} is past the tail {source.tail}.")
-    if anchor.bytes < source.floor.bytes:
-        return OffsetTrimmed(source.floor.token())
+    if anchor.bytes < source.trim_offset.bytes:
+        return OffsetTrimmed(source.trim_offset.token())
     return anchor
 
 

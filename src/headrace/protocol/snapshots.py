@@ -59,8 +59,8 @@ def decide_publish(state: StreamState, command: Publish, limits: Limits) -> Refu
     if len(command.body) > limits.snapshot_bytes_max:
         return SnapshotTooLarge(limits.snapshot_bytes_max)
     offset = command.offset
-    if offset.bytes < state.floor.bytes or offset.messages < state.floor.messages:
-        return OffsetTrimmed(state.floor.token())
+    if offset.bytes < state.trim_offset.bytes or offset.messages < state.trim_offset.messages:
+        return OffsetTrimmed(state.trim_offset.token())
     if offset.bytes > state.tail.bytes or offset.messages > state.tail.messages:
         return OffsetBeyondTail(offset.token(), state.tail.token())
     if command.match is not None and command.match not in names_of(state.snapshot):
@@ -82,4 +82,4 @@ def repr_digest(snapshot: Snapshot) -> str:
 
 def apply_publish(state: StreamState, snapshot: Snapshot) -> None:
     state.snapshot = snapshot
-    state.floor = snapshot.offset
+    state.trim_offset = snapshot.offset

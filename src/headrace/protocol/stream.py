@@ -65,7 +65,6 @@ class StreamState:
         "config",
         "created_at_ms",
         "deleted",
-        "floor",
         "id",
         "is_json",
         "media_type",
@@ -76,6 +75,7 @@ class StreamState:
         "stream_seq",
         "tail",
         "touched_ms",
+        "trim_offset",
         "written_ms",
     )
 
@@ -86,9 +86,9 @@ class StreamState:
         self.media_type = media_type(config.content_type)
         self.is_json = self.media_type == JSON
         self.tail: Position = config.fork.point if config.fork else START
-        # Reads begin at the floor or behind it; bytes before `retained_from` are no longer stored.
-        # Forks may need more than clients may read: retained_from <= floor.
-        self.floor: Position = START
+        # Reads begin at the trim offset or behind it; bytes before `retained_from` are no longer
+        # stored. Forks may need more than clients may read: retained_from <= trim_offset.
+        self.trim_offset: Position = START
         self.retained_from: Position = START
         self.snapshot: Snapshot | None = None
         self.closed = False
@@ -211,7 +211,7 @@ def _append(
 ) -> Appended | Refused:
     start = state.tail
     end = advance(start, len(lengths), len(data))
-    if end.bytes - state.floor.bytes > limits.stream_bytes_max:
+    if end.bytes - state.trim_offset.bytes > limits.stream_bytes_max:
         return StreamFull(state.name, limits.stream_bytes_max)
     return Appended(start, end, data, lengths, command.close, command.stream_seq, command.producer)
 

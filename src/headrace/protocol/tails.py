@@ -116,7 +116,7 @@ def describe(
     return {
         "stream": query.asked,
         "next_offset": visible.token(),
-        "earliest_offset": state.floor.token(),
+        "earliest_offset": state.trim_offset.token(),
         "content_type": state.config.content_type,
         "created_at_ms": state.created_at_ms,
         "closed": closed,

@@ -98,10 +98,10 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """A change: clients read from `floor` on."""
+    """A change: clients read from `trim_offset` on."""
 
     state: StreamState
-    floor: Position
+    trim_offset: Position
 
 
 class Adopted(msgspec.Struct, frozen=True):

@@ -154,11 +154,11 @@ class MemoryLog:
         if retained_from.bytes > self.base.bytes:
             self.trim(retained_from)
 
-    def trim(self, floor: Position) -> None:
-        count = bisect_right(self.ends, floor.bytes)
-        del self.data[: floor.bytes - self.base.bytes]
+    def trim(self, trim_offset: Position) -> None:
+        count = bisect_right(self.ends, trim_offset.bytes)
+        del self.data[: trim_offset.bytes - self.base.bytes]
         del self.ends[:count]
-        self.base = floor
+        self.base = trim_offset
 
 
 def _differences(start: int, ends: Sequence[int]) -> Lengths:

@@ -46,7 +46,7 @@ class SnapshotRecord(msgspec.Struct, array_like=True, frozen=True):
 
 class HeadRecord(msgspec.Struct, array_like=True, frozen=True):
     tail: tuple[int, int]
-    floor: tuple[int, int]
+    trim_offset: tuple[int, int]
     closed: bool
     deleted: bool
     stream_seq: bytes | None
@@ -81,7 +81,7 @@ def _fork_record(fork: ForkOrigin) -> ForkRecord:
 def head_of(state: StreamState) -> HeadRecord:
     return HeadRecord(
         state.tail,
-        state.floor,
+        state.trim_offset,
         state.closed,
         state.deleted,
         state.stream_seq,
@@ -102,7 +102,7 @@ def head_after_appends(
     """What appends without producers make of a head: the same as of the stream it is of."""
     return HeadRecord(
         tail,
-        head.floor,
+        head.trim_offset,
         closes or head.closed,
         head.deleted,
         head.stream_seq if stream_seq is None else stream_seq,
@@ -180,7 +180,7 @@ def restore_state(stream_id: int, record: StreamRecord, head: HeadRecord) -> Str
 
 def restore_head(state: StreamState, head: HeadRecord) -> None:
     state.tail = Position(*head.tail)
-    state.floor = _position(head.floor)
+    state.trim_offset = _position(head.trim_offset)
     state.closed = head.closed
     state.deleted = head.deleted
     state.stream_seq = head.stream_seq

@@ -327,7 +327,7 @@ class SubscriptionManager:
         stream = self._engine.streams.get(name)
         if stream is None:
             return position == START
-        if position.bytes < stream.state.floor.bytes:
+        if position.bytes < stream.state.trim_offset.bytes:
             return True  # not retained any more, so unknown
         if position == stream.visible:
             return True

@@ -85,7 +85,7 @@ class RemoveFrame(msgspec.Struct, array_like=True, tag=3):
 
 class TrimFrame(msgspec.Struct, array_like=True, tag=4):
     stream_id: int
-    floor: tuple[int, int]
+    trim_offset: tuple[int, int]
 
 
 class DocumentsFrame(msgspec.Struct, array_like=True, tag=DOCUMENTS_TAG):
@@ -144,7 +144,7 @@ def frame_of(state: StreamState, change: Change) -> Frame:
         initial = _append_frame(state, change.initial)
         return CreateFrame(state.id, stream_record(state), initial, snapshot_record(state.snapshot))
     if isinstance(change, Trimmed):
-        return TrimFrame(state.id, change.floor)
+        return TrimFrame(state.id, change.trim_offset)
     if isinstance(change, Published):
         record = snapshot_record(change.snapshot)
         assert record is not None, "a snapshot is published"

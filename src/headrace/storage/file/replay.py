@@ -67,7 +67,7 @@ def apply(state: StreamState, frame: StreamFrame, limits: Limits) -> Appended | 
     elif isinstance(frame, AdoptFrame):
         frame.restore(state)
     elif isinstance(frame, TrimFrame):
-        state.floor = Position(*frame.floor)
+        state.trim_offset = Position(*frame.trim_offset)
     elif isinstance(frame, ReclaimFrame):
         state.retained_from = Position(*frame.retained_from)
     else:
