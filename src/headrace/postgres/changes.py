@@ -308,7 +308,7 @@ class ChangeFeed:
 
     def _loss(self, start: Position) -> str | None:
         """Why the slot no longer gives all changes, if so."""
-        # Always: after a failover a new generation, too, must say of which Postgres it is.
+        # Always: after a failover a new generation, too, must name its Postgres.
         doubts = self._doubts(start)
         if self.slot.current() is None:
             self.slot.check_tables()

@@ -104,7 +104,7 @@ class Collector:
         self.position = replace(self.position, skip=change.seq + 1)
 
     def _tell_shape(self, change: Change) -> None:
-        """A change of shape is told with the first row that is taken after it.
+        """A schema change is reported with the first row after it.
 
         Not as it comes: read again, it comes with rows that were taken before, too.
         """

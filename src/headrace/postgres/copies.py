@@ -260,7 +260,7 @@ def forget(connection: psycopg.Connection, slot: str) -> None:
 def reset_refused(slot: str, why: str) -> SlotError:
     """Of a consumer that cannot forget all rows of a table at once."""
     return SlotError(
-        f"{slot}: {why}. Its consumer cannot be told to forget all rows, and those deleted would "
+        f"{slot}: {why}. Its consumer cannot be made to drop all rows, and those deleted would "
         "live on: with {key} in stream every row has a stream of its own. To write everything "
         "again: delete these streams and start with another checkpoint, slot and producer (in a "
         "pipeline, another --state). To go on without these deletes: leave truncate out of "

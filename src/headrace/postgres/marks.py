@@ -72,7 +72,7 @@ class Marks:
             return
         raise SlotError(
             f"The checkpoint is older than the slot {name}: it goes on at {lsn_text(lsn)}, and the "
-            f"changes up to {lsn_text(delivered)} were delivered and let go of. Is it a copy or a "
+            f"changes up to {lsn_text(delivered)} were delivered and released. Is it a copy or a "
             "backup? Go on with the newest one. If that is lost, start with an empty one (in a "
             "pipeline, with another --state), which begins with a fresh snapshot; first run: "
             f"update headrace.slots set owner = null where slot = '{name}';"

@@ -4,7 +4,7 @@ Postgres writes no change for such rows, so the feed cannot have them; nor for t
 partition, where what is published is its root. What a table consists of is noted in
 `headrace.partitions`, each partition with the file it is in, and compared now and then. A partition
 that was made as one is only noted: its rows come as changes. One that is in another file was
-truncated, or rewritten by VACUUM FULL and the like, which cannot be told apart for certain.
+truncated, or rewritten by VACUUM FULL and the like, which cannot be distinguished reliably.
 """
 
 from __future__ import annotations
