@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tests.tree import markdown
+from tests.tree import markdown, measures
 from tests.tree.markdown import ROOT
 
 SOURCE = ROOT / "src" / "headrace"
@@ -177,3 +177,7 @@ def test_a_renamed_module_is_noticed() -> None:
         "engine.nowhere",
         "engine/nowhere",
     ]
+
+
+def test_the_measured_hard_modules_exist() -> None:
+    assert [name for name in measures.HARD if not (SOURCE / name).exists()] == []
