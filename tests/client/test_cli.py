@@ -252,11 +252,25 @@ def test_help_has_a_short_option(run: Any) -> None:
     assert "Usage" in run("bucket", "create", "-h").output
 
 
-def test_what_is_missing_is_not_advised_to_be_created_before_it_is_deleted(
-    run: Any, name: str
+OFFSET = "0000000000000000_0000000000000000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("delete", "none"), "stream 'none'"),
+        (("delete", "/none/s"), "bucket 'none'"),
+        (("bucket", "delete", "none"), "bucket 'none'"),
+        (("snapshot", "delete", "/none/s", OFFSET), "bucket 'none'"),
+        (("snapshot", "delete", "/there/s", OFFSET), "stream '/there/s'"),
+    ],
+)
+def test_a_command_that_deletes_does_not_advise_to_create(
+    run: Any, server: ServerProcess, arguments: tuple[str, ...], what: str
 ) -> None:
-    refused = run("delete", name, code=2).stderr
-    assert "There is no stream" in refused
+    httpx.put(f"{server.url}/there")
+    refused = run(*arguments, code=2).stderr
+    assert f"There is no {what}: nothing was deleted." in refused
     assert "create" not in refused
 
 
@@ -342,6 +356,30 @@ def test_subscriptions(run: Any, name: str) -> None:
     assert "--webhook" in run("subscribe", "create", id, "--pattern", "*", code=2).stderr
     run("subscribe", "delete", id)
     run("subscribe", "show", id, code=2)
+
+
+def test_a_later_command_acknowledges_with_the_lease_of_a_claim(
+    run: Any, name: str, tmp_path: Path
+) -> None:
+    wakes, id, lease = f"{name}-wakes", name.replace("/", "-"), str(tmp_path / "lease.json")
+    run("create", wakes)
+    run("create", name)
+    run("subscribe", "create", id, "--stream", name, "--wake-stream", wakes)
+    first = json.loads(run("append", name, "1", "--json").stdout)["next_offset"]
+    tail = json.loads(run("append", name, "2", "--json").stdout)["next_offset"]
+    run("subscribe", "claim", id, "--lease", lease)
+    assert Path(lease).stat().st_mode & 0o77 == 0, "it holds a token"
+    acked = run("subscribe", "ack", id, "--lease", lease, "--offset", f"{name}={first}")
+    assert acked.stdout.split() == [name, first]
+    assert run("subscribe", "lag", id).stdout.split()[1] == first
+    assert run("subscribe", "ack", id, "--lease", lease, "--done").stdout.split() == [name, tail]
+    assert run("subscribe", "lag", id).stdout.split()[1] == tail
+    refused = run("subscribe", "ack", id, "--lease", lease, code=2)
+    assert refused.stderr != "", "the lease was released"
+    Path(lease).write_text("[]")
+    assert "claim --lease" in run("subscribe", "ack", id, "--lease", lease, code=2).stderr
+    missing = run("subscribe", "ack", id, "--lease", f"{lease}.none", code=2)
+    assert "No such file" in missing.stderr
 
 
 def test_tail_follows_until_the_stream_is_closed(run: Any, name: str, server: Any) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli import printing
 from headrace.cli.options import EXIT_REFUSED, fail
-from headrace.cli.remote import JsonOption, TokenOption, UrlOption, addition, connected
+from headrace.cli.remote import JsonOption, TokenOption, UrlOption, addition, connected, deleting
 from headrace.errors import MethodNotAllowed
 
 app = typer.Typer(name="bucket", help="Buckets: namespaces of streams.", no_args_is_help=True)
@@ -69,7 +69,7 @@ def delete(
     token: TokenOption = None,
 ) -> None:
     """Delete an empty bucket."""
-    with connected(url, token) as client:
+    with connected(url, token) as client, deleting():
         client.bucket(bucket).delete()
     told = {"bucket": bucket, "deleted": True}
     printing.done(f"the bucket {bucket} is deleted", told, as_json=as_json)

@@ -92,7 +92,7 @@ def read_profile(name: str) -> Stored:
 def write_profile(name: str, stored: Stored) -> None:
     given = {key: value for key in KEYS if (value := getattr(stored, key)) is not None}
     lines = (f"{key} = {_toml_text(value)}\n" for key, value in given.items())
-    _write_private(_profile(name), "".join(lines))
+    write_private(_profile(name), "".join(lines))
 
 
 def remove_profile(name: str) -> None:
@@ -106,7 +106,7 @@ def use_profile(name: str | None) -> None:
         _choice().unlink(missing_ok=True)
         return
     read_profile(name)
-    _write_private(_choice(), f"{name}\n")
+    write_private(_choice(), f"{name}\n")
 
 
 def _in_force() -> Stored:
@@ -149,7 +149,7 @@ def _profile(name: str) -> Path:
     return _profiles() / f"{name}.toml"
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Replace the file at once, readable by its owner alone: it may hold a token."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     part = path.with_name(f".{path.name}.{os.getpid()}")

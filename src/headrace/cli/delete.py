@@ -8,9 +8,14 @@ from typing import Annotated
 import typer
 
 from headrace.cli import printing
-from headrace.cli.options import EXIT_REFUSED, fail
-from headrace.cli.remote import JsonOption, StreamArgument, TokenOption, UrlOption, connected
-from headrace.errors import StreamNotFound
+from headrace.cli.remote import (
+    JsonOption,
+    StreamArgument,
+    TokenOption,
+    UrlOption,
+    connected,
+    deleting,
+)
 
 
 def delete(
@@ -23,9 +28,6 @@ def delete(
     """Delete a stream. At a terminal it asks first."""
     if sys.stdin.isatty() and not yes:
         typer.confirm(f"Delete {stream} for good?", abort=True, err=True)
-    with connected(url, token) as client:
-        try:
-            client.stream(stream).delete()
-        except StreamNotFound:
-            fail(f"There is no stream {stream!r}: nothing was deleted.", EXIT_REFUSED)
+    with connected(url, token) as client, deleting():
+        client.stream(stream).delete()
     printing.done(f"{stream} is deleted", {"stream": stream, "deleted": True}, as_json=as_json)

@@ -14,14 +14,23 @@ def error_text(error: HeadraceError) -> str:
     from headrace.client import ConnectFailed
 
     if isinstance(error, StreamNotFound):
-        make = f"headrace create {quote(error.stream)}"
-        return f"There is no stream {error.stream!r}. Create it with: {make}"
+        return f"{_missing(error)}. Create it with: headrace create {quote(error.stream)}"
     if isinstance(error, BucketNotFound):
-        make = f"headrace bucket create {quote(error.bucket)}"
-        return f"There is no bucket {error.bucket!r}. Create it with: {make}"
+        return f"{_missing(error)}. Create it with: headrace bucket create {quote(error.bucket)}"
     if isinstance(error, ConnectFailed):
         return f"{error.detail}. {_advice(error.url, error.reason)}"
     return error.detail
+
+
+def nothing_deleted(error: StreamNotFound | BucketNotFound) -> str:
+    """The same for a command that deletes: to create what is missing is no help there."""
+    return f"{_missing(error)}: nothing was deleted."
+
+
+def _missing(error: StreamNotFound | BucketNotFound) -> str:
+    if isinstance(error, StreamNotFound):
+        return f"There is no stream {error.stream!r}"
+    return f"There is no bucket {error.bucket!r}"
 
 
 def _advice(url: str, reason: str) -> str:

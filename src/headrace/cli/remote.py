@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.client_config import SCHEMES, configured
-from headrace.cli.error_text import error_text
+from headrace.cli.error_text import error_text, nothing_deleted
 from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.errors import (
+    BucketNotFound,
     HeadraceError,
     MethodNotAllowed,
     Refused,
@@ -72,6 +73,15 @@ def connected_with(url: str | None, token: str | None, retries_max: int | None) 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def deleting() -> Iterator[None]:
+    """End a command that deletes what does not exist, without the advice to create it."""
+    try:
+        yield
+    except (StreamNotFound, BucketNotFound) as error:
+        fail(nothing_deleted(error), EXIT_REFUSED)
 
 
 @contextmanager

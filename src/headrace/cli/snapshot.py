@@ -16,6 +16,7 @@ from headrace.cli.remote import (
     UrlOption,
     check_in_bucket,
     connected,
+    deleting,
 )
 
 app = typer.Typer(name="snapshot", help="Snapshots of streams.", no_args_is_help=True)
@@ -77,7 +78,7 @@ def delete(
 ) -> None:
     """Delete a snapshot that is not the latest."""
     check_in_bucket(stream)
-    with connected(url, token) as client:
+    with connected(url, token) as client, deleting():
         client.stream(stream).delete_snapshot(offset)
     values = {"stream": stream, "offset": offset, "deleted": True}
     printing.done(f"the snapshot at {offset} is deleted", values, as_json=as_json)

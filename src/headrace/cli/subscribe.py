@@ -1,13 +1,17 @@
-"""`headrace subscribe`: create, list, show, claim and delete subscriptions."""
+"""`headrace subscribe`: create, list, show, claim, acknowledge and delete subscriptions."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli import printing
+from headrace.cli.client_config import write_private
+from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import (
     AlwaysJsonOption,
     JsonOption,
@@ -19,7 +23,7 @@ from headrace.cli.remote import (
 from headrace.protocol.offsets import BEGINNING, parse_token
 
 if TYPE_CHECKING:
-    from headrace.client import Tail
+    from headrace.client import Tail, Wake
 
 app = typer.Typer(
     name="subscribe", help="Subscriptions: get notified when streams change.", no_args_is_help=True
@@ -126,6 +130,10 @@ def claim(
         str, typer.Option("--worker", help="Name of the worker that claims the work.")
     ] = "headrace",
     done: Annotated[bool, typer.Option("--done", help="Acknowledge everything at once.")] = False,
+    lease: Annotated[
+        Path | None,
+        typer.Option("--lease", metavar="FILE", help="Write the lease to FILE, for `ack`."),
+    ] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -135,10 +143,67 @@ def claim(
         subscription = client.subscription(id)
         wake = subscription.claim(worker)
         if done:
-            offsets = {stream.path: stream.tail_offset for stream in wake.streams}
-            subscription.ack(wake, offsets, done=True)
+            subscription.ack(wake, _tails(wake), done=True)
+    if lease is not None:
+        import msgspec
+
+        write_private(lease, msgspec.json.encode(wake).decode())
     rows = ((s.path, s.acked_offset, s.tail_offset) for s in wake.streams)
     printing.table(("stream", "acked_offset", "tail_offset"), rows, as_json=as_json)
+
+
+@app.command()
+def ack(
+    id: IdArgument,
+    lease: Annotated[
+        Path, typer.Option("--lease", metavar="FILE", help="The file that `claim --lease` wrote.")
+    ],
+    offsets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--offset",
+            metavar="STREAM=OFFSET",
+            help="Acknowledge this stream up to this offset; may be repeated "
+            "(default: all streams, up to the tails at the claim).",
+        ),
+    ] = None,
+    done: Annotated[
+        bool, typer.Option("--done", help="Release the lease: others may claim the rest.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Acknowledge claimed work, and extend the lease unless --done."""
+    wake = _read_lease(lease)
+    acked = _offsets_of(offsets) if offsets else _tails(wake)
+    with connected(url, token) as client:
+        client.subscription(id).ack(wake, acked, done=done)
+    printing.table(("stream", "acked_offset"), list(acked.items()), as_json=as_json)
+
+
+def _tails(wake: Wake) -> dict[str, str]:
+    return {stream.path: stream.tail_offset for stream in wake.streams}
+
+
+def _read_lease(path: Path) -> Wake:
+    import msgspec
+
+    from headrace.client import Wake
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Wake)
+    except OSError as error:
+        fail(f"Cannot read {path}: {error.strerror}.", EXIT_REFUSED)
+    except msgspec.DecodeError as error:
+        fail(f"{path} is not a file of `subscribe claim --lease`: {error}.", EXIT_REFUSED)
+
+
+def _offsets_of(given: Sequence[str]) -> dict[str, str]:
+    pairs = [item.rpartition("=") for item in given]
+    if not all(stream and offset for stream, _, offset in pairs):
+        raise typer.BadParameter("write --offset as STREAM=OFFSET")
+    return {stream: offset for stream, _, offset in pairs}
 
 
 @app.command()
