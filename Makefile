@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip
 SUITE  := tests/conformance
 SHAPES := tests/shapes
+EXAMPLES := examples
 COMPILED := build/compiled
 # A C compiler alone is not enough: the headers of this Python must be there, too.
 PYTHON_H := $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
@@ -103,6 +104,11 @@ $(SHAPES)/node_modules/.installed: $(SHAPES)/package.json $(SHAPES)/package-lock
 	cd $(SHAPES) && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
+$(EXAMPLES)/node_modules/.installed: $(EXAMPLES)/package.json $(EXAMPLES)/package-lock.json
+	@echo "Installing the Node packages of $(EXAMPLES)."
+	cd $(EXAMPLES) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 installed:
 	+@$(LOCKED) $(VENV)/.installed
 
@@ -110,7 +116,7 @@ runnable:
 	+@$(LOCKED) $(VENV)/.runnable
 
 suites: installed
-	+@$(LOCKED) $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed
+	+@$(LOCKED) $(SUITE)/node_modules/.installed $(UI)/node_modules/.installed $(SHAPES)/node_modules/.installed $(EXAMPLES)/node_modules/.installed
 
 setup: installed first-build ## create .venv from the lock; leaves .venv/bin/headrace
 
@@ -217,8 +223,9 @@ lock: runnable ## resolve pyproject.toml and package.json again
 	cd $(SUITE) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node trim-lock.mjs
 	cd $(UI) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
 	cd $(SHAPES) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
+	cd $(EXAMPLES) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../tests/conformance/trim-lock.mjs
 
 clean: ## remove everything that can be rebuilt
-	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium tests/durability/.strace $(SHAPES)/node_modules bench/reference/node_modules build site
+	rm -rf $(VENV) $(SUITE)/node_modules $(UI)/node_modules $(UI)/.chromium tests/durability/.strace $(SHAPES)/node_modules $(EXAMPLES)/node_modules bench/reference/node_modules build site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

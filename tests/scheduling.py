@@ -11,7 +11,7 @@ import re
 
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("conformance", "postgres", "shapes", "spark", "stack", "ui")
+TOGETHER = ("conformance", "examples", "postgres", "shapes", "spark", "stack", "ui")
 # Files whose tests look at a long campaign, one for each storage mode.
 CAMPAIGNS = ("durability/test_kill.py", "durability/test_live.py")
 # Files whose tests share a server that takes long to fill.

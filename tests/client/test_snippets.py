@@ -19,7 +19,7 @@ from tests.tree.test_examples import (
     repeat,
 )
 
-PAGES = ("client.md", "state.md", "writing-a-client.md")
+PAGES = ("client.md", "quickstarts/notebook.md", "state.md", "writing-a-client.md")
 INTERPRETERS = {"python": (sys.executable, ".py"), "js": (shutil.which("node"), ".mjs")}
 
 

@@ -1,4 +1,4 @@
-"""The mounted application of examples/ under uvicorn, as a process of its own."""
+"""Applications of examples/ under uvicorn, each as a process of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ MOUNT = "/streams"  # where the example mounts it
 
 
 class Uvicorn:
-    """The example of examples/mounted_in_fastapi.py in a process of its own."""
+    """An application of examples/ in a process of its own."""
 
-    def __init__(self, log: Path, **settings: str) -> None:
+    def __init__(
+        self, log: Path, *, app: str = "examples.mounted_in_fastapi:app", **settings: str
+    ) -> None:
         self._log = log
-        command = [sys.executable, "-m", "uvicorn", "examples.mounted_in_fastapi:app"]
+        command = [sys.executable, "-m", "uvicorn", app]
         command += ["--host", "127.0.0.1", "--port", "0"]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("DS_")}
         with log.open("wb") as output:

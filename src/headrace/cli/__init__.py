@@ -12,7 +12,9 @@ import typer
 from headrace.cli.before_verb import before_verb
 from headrace.cli.version import version_line
 
-_STREAMS = "create append read tail head close delete fork ls bootstrap bucket snapshot subscribe"
+_STREAMS = (
+    "create append read tail head close delete fork copy ls bootstrap bucket snapshot subscribe"
+)
 _SERVER = "profile serve config verify export import token shapes bench stack pipeline"
 _PANELS = dict.fromkeys(_STREAMS.split(), "Streams") | dict.fromkeys(_SERVER.split(), "Server")
 _FILES = {"import": "import_"}  # a word of Python's own
