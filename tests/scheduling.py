@@ -14,8 +14,13 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = ("conformance", "examples", "postgres", "shapes", "spark", "stack", "ui")
 # Files whose tests look at a long campaign, one for each storage mode.
 CAMPAIGNS = ("durability/test_kill.py", "durability/test_live.py")
-# Files whose tests share a server that takes long to fill.
-FILES = ("hostile/test_loop_stalls.py", "hostile/test_mixed_tenants.py")
+# Files whose many tests share a server: it takes long to fill, or has settings of its own.
+FILES = (
+    "hostile/test_loop_stalls.py",
+    "hostile/test_mixed_tenants.py",
+    "http/test_openapi.py",
+    "http/test_openapi_fuzz.py",
+)
 _TEST = re.compile(r"tests/(?P<file>(?P<folder>\w+)/[^:]*)::[^\[]*(\[(?P<mode>file-\w+|\w+))?")
 
 

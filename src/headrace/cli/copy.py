@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from headrace.cli import show
+from headrace.cli import printing
 from headrace.cli.client_config import SCHEMES
 from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import (
@@ -98,7 +98,7 @@ def copy(
         else:
             wanted = _Wanted(source, target, listed, prefix)
             rows = _copied_from_url(client, wanted, source_token)
-        show.table(COLUMNS, rows, as_json=as_json)
+        printing.table(COLUMNS, rows, as_json=as_json)
 
 
 class _Wanted(NamedTuple):

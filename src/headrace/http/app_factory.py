@@ -12,7 +12,7 @@ from headrace.config import Config
 from headrace.engine.engine import Bounds, Engine
 from headrace.engine.slices import Slices
 from headrace.errors import HeadraceError, Overloaded
-from headrace.http import browser
+from headrace.http import browser, openapi
 from headrace.http.buckets import BucketRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.forwarded import ForwardedOrigins
@@ -21,8 +21,9 @@ from headrace.http.host_metrics import HostMetrics
 from headrace.http.large_json import LargeJson
 from headrace.http.live import LiveReads
 from headrace.http.metrics import Metrics
+from headrace.http.openapi import ApiDescription
 from headrace.http.ratelimit import RateLimiter
-from headrace.http.routes import Application
+from headrace.http.routes import Application, Handler
 from headrace.http.send_windows import UnsentBudget
 from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.stream_metadata import StreamMetadata
@@ -169,9 +170,7 @@ def _assemble(
         health=Health(lambda: engine.write_refusal, lambda: len(engine.aside)),
         stream_root=config.server.stream_root,
         aliases={alias: streams_at(alias) for alias in aliases},
-        browser=browser.routes(config.server.stream_root, config.server.bucket_root)
-        if config.server.ui
-        else {},
+        pages=_pages(config),
     )
     _wire_metrics(metrics, engine, live, subscriptions)
     scrub = Scrub(storage, engine.snapshots.checks, config.storage.scrub_bytes_per_sec, clock)
@@ -185,6 +184,14 @@ def _assemble(
     metrics.families(HostMetrics(None if mode == "memory" else data_dir).collect)
     watchdog = Watchdog(application, loop, stalls)
     return Assembly(application, origins, subscriptions, storage, scrub, unsent, watchdog)
+
+
+def _pages(config: Config) -> dict[bytes, Handler]:
+    """What is answered from memory: the description of the API, and the stream browser."""
+    server = config.server
+    description = ApiDescription(server.stream_root, server.bucket_root, browser=server.ui)
+    pages = browser.routes(server.stream_root, server.bucket_root) if server.ui else {}
+    return {openapi.PATH.encode(): description.serve, **pages}
 
 
 def _buckets(

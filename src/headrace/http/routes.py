@@ -51,7 +51,7 @@ class Application:
         health: Health,
         stream_root: str,
         aliases: Mapping[str, StreamRoutes],
-        browser: Mapping[bytes, Handler],
+        pages: Mapping[bytes, Handler],
     ) -> None:
         self.engine = engine
         self.cors = cors
@@ -79,7 +79,7 @@ class Application:
             b"/healthz": health.healthz,
             b"/readyz": health.readyz,
             b"/metrics": metrics.scrape,
-            **browser,
+            **pages,
         }
 
     def handle(self, request: Request, exchange: Exchange) -> None:

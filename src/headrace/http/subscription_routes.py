@@ -28,6 +28,7 @@ from headrace.subscriptions.errors import (
     SubscriptionRefused,
     SubscriptionsFull,
     invalid,
+    problem_name,
 )
 from headrace.subscriptions.manager import SubscriptionManager
 from headrace.subscriptions.model import Kind
@@ -240,9 +241,8 @@ def _problem(refusal: SubscriptionRefused | SubscriptionsFull) -> Response:
             headers = line("Allow", refusal.allow)
     if code in (Code.TOKEN_INVALID, Code.TOKEN_EXPIRED):
         headers = line("WWW-Authenticate", "Bearer")
-    kind = code.lower().removeprefix("subscription_").replace("_", "-")
     document = {
-        "type": f"{PROBLEM_TYPE_PREFIX}subscription-{kind}",
+        "type": PROBLEM_TYPE_PREFIX + problem_name(code),
         "title": title,
         "status": status,
         "detail": refusal.detail,

@@ -54,6 +54,11 @@ PROBLEMS: Final[Mapping[Code, Problem]] = {
 }
 
 
+def problem_name(code: Code) -> str:
+    """The last part of the problem's type."""
+    return f"subscription-{code.lower().removeprefix('subscription_').replace('_', '-')}"
+
+
 @dataclass(eq=False)
 class SubscriptionRefused(Refused):
     """It did not happen, and the same request will not help."""
