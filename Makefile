@@ -27,7 +27,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup installed runnable suites first-build compiled run check static classes browser strace test conformance soak bench docs screenshots docs-serve lock clean \
+.PHONY: help setup installed runnable suites first-build compiled wheels run check static classes browser strace test conformance soak bench docs screenshots docs-serve lock clean \
         dev dev-ui dev-down integration-test integration-test-sessions docker
 
 help: ## list the targets
@@ -130,6 +130,9 @@ compiled: ## compile the hot path to C extensions in build/ (needs a C compiler)
 	+@$(LOCKED) $(VENV)/.compiler
 	+@$(COMPILE_LOCK) $(COMPILED)/.built
 
+wheels: ## build a pure wheel and a compiled one for each Python found here, and try each; writes dist
+	$(PYTHON) tools/build_wheels.py
+
 # Installs only what serves, and compiles meanwhile; `make setup` completes the same .venv.
 run: runnable ## serve on http://localhost:4437, with durable storage in ./data
 	@if [ -z "$(WITH_COMPILED)" ]; then \
@@ -218,7 +221,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 lock: runnable ## resolve pyproject.toml and package.json again
 	$(PIP) install --quiet $(UV_PIN)
 	$(COMPILE) -o requirements/run.txt pyproject.toml requirements/build.in
-	$(COMPILE) -o requirements/dev.txt -c requirements/run.txt --extra dev --extra shapes --extra spark --extra stack pyproject.toml requirements/build.in
+	$(COMPILE) -o requirements/dev.txt -c requirements/run.txt --extra dev --extra otel --extra shapes --extra spark --extra stack pyproject.toml requirements/build.in
 	$(COMPILE) -o requirements/compile.txt -c requirements/run.txt -c requirements/dev.txt requirements/compile.in
 	cd $(SUITE) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node trim-lock.mjs
 	cd $(UI) && npm install --package-lock-only --no-audit --no-fund --loglevel=error && node ../conformance/trim-lock.mjs
