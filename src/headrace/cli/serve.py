@@ -8,6 +8,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ import typer
 from headrace import __version__, logs
 from headrace.cli.options import (
     EXIT_FAILED,
+    EXIT_REFUSED,
     ConfigFileOption,
     HostOption,
     PortOption,
@@ -50,10 +52,22 @@ def serve(
 ) -> None:
     """Run the server until SIGTERM or SIGINT."""
     loaded = load_or_exit(host, port, profile, config_file)
+    if loaded.config.log.traces and not _can_trace():
+        fail(
+            "log.traces needs OpenTelemetry: pip install '.[otel]' in a clone of Headrace.",
+            EXIT_REFUSED,
+        )
     # Imported here: `headrace config` need not pay for the whole server.
     from headrace.http.server import run
 
     raise typer.Exit(start(loaded, run))
+
+
+def _can_trace() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def start(loaded: Loaded, run: Run) -> int:

@@ -253,7 +253,7 @@ def _encoded(request: Request, settings: Settings) -> bytes:
     joined = "&".join(part for part in (place.query, query) if part)
     lines = [f"{request.method} {target}{'?' if joined else ''}{joined} HTTP/1.1"]
     fields = {"Host": place.netloc.rpartition("@")[2], "Accept": "*/*"}
-    fields |= {name: now(value) for name, value in request.headers.items()}
+    fields |= {name: text for name, value in request.headers.items() if (text := now(value))}
     if request.body is not None or request.method in ("POST", "PUT"):
         fields["Content-Length"] = str(len(request.body or b""))
     for name, value in fields.items():

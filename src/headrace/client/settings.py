@@ -13,7 +13,10 @@ from typing import Any, TypedDict
 from headrace.backoff import Backoff
 
 Value = str | Callable[[], str] | Callable[[], Awaitable[str]]
-"""A header or parameter: fixed, or asked for anew with every request (the token that expires)."""
+"""A header or parameter: fixed, or asked for anew with every request (the token that expires).
+
+A header that is empty is not sent.
+"""
 
 Fields = Mapping[str, Value]
 

@@ -69,6 +69,7 @@ def built(
     params: dict[str, str],
     settings: Settings,
 ) -> httpx.Request:
+    headers = {name: value for name, value in headers.items() if value}
     for name, value in headers.items():
         # Checked here, so that the refusal does not repeat the value: it may be a token.
         if not (value.isascii() and value.isprintable()):

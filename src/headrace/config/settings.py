@@ -193,6 +193,12 @@ class Log(Section):
         "text", words("text", "json"), "Log format: text or json, one object per line."
     )
     access: bool = _setting(False, FLAG, "Whether to log each request.")
+    traces: bool = _setting(
+        False,
+        FLAG,
+        "Whether to export a span of each request by OpenTelemetry (extra otel); the OTEL_ "
+        "variables say where to.",
+    )
     stall_secs: float = _setting(
         0.25,
         SECONDS_OR_OFF,

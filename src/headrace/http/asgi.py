@@ -76,6 +76,7 @@ class Headrace:
         self._clock = SystemClock()
         self._assembly: Assembly | None = None
         self._access = Access()
+        self._observe: Callable[[Request, int, int], float]
         self._supervisor: asyncio.Task[None] | None = None
         self._has_failed = False
         self._start_failure = ""
@@ -111,6 +112,11 @@ class Headrace:
         if self._assembly is None:
             loop = asyncio.get_running_loop()
             self._assembly = assemble(self._config, self._clock, loop)
+            self._observe = self._assembly.application.metrics.observe
+            if self._config.log.traces:
+                from headrace.http.tracing import traced
+
+                self._observe = traced(self._observe, self._clock)
             self._access = access_of(self._config, self._assembly.origins, listens=False)
             self._lifespan = Lifespan(self._assembly)
             self._lifespan.start()
@@ -162,7 +168,7 @@ class Headrace:
         exchange = AsgiExchange()
         application.handle(request, exchange)
         await exchange.run(receive, sender)
-        application.metrics.observe(request, sender.status, sender.sent_bytes)
+        self._observe(request, sender.status, sender.sent_bytes)
 
     def _start_refusal(self, failure: HeadraceError | OSError) -> HeadraceError:
         """The answer to requests while there is no application; each reason is logged once."""

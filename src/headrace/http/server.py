@@ -7,8 +7,9 @@ import faulthandler
 import logging
 import signal
 import ssl
+import threading
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -26,11 +27,15 @@ from headrace.http.reader import BodyBudget, ReaderLimits
 from headrace.http.request_turns import Turns
 from headrace.http.response_head import ResponseHead
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
 logger = logging.getLogger(__name__)
 
 # Connections checked in one step: most cost a microsecond, one that is closed or answered costs
 # fifty, and thousands that came together may be overdue together.
 CONNECTIONS_PER_STEP: Final = 20
+TRACES_SECS_MAX: Final = 3.0  # at a stop
 
 
 def run(config: Config, on_ready: Callable[[str], None] | None = None) -> int:
@@ -74,6 +79,7 @@ class Server:
         self._config = config
         self._clock = SystemClock()
         self._tls: ssl.SSLContext | None = None
+        self._traces: TracerProvider | None = None
 
     async def start(self) -> None:
         config = self._config
@@ -94,6 +100,12 @@ class Server:
             scheme="https" if self._tls else "http",
             log_access=config.log.access,
         )
+        if config.log.traces:
+            # Imported here: it needs the extra, and most servers do without.
+            from headrace.http.tracing import exporting_provider, traced
+
+            self._traces = exporting_provider()
+            self._shared.observe = traced(self._shared.observe, self._clock, self._traces)
         self._acceptor = Acceptor(
             self._shared,
             loop,
@@ -168,6 +180,18 @@ class Server:
             await asyncio.sleep(0.02)
         await self._finish(Connection.abort)
         await self._lifespan.stop()
+        await self._send_traces()
+
+    async def _send_traces(self) -> None:
+        """What is left of them; a collector that does not answer holds no stop up."""
+        if self._traces is None:
+            return
+        sending = threading.Thread(target=self._traces.shutdown, daemon=True)
+        sending.start()
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + TRACES_SECS_MAX
+        while sending.is_alive() and loop.time() < give_up:
+            await asyncio.sleep(0.02)
 
     async def _finish(self, how: Callable[[Connection], None]) -> None:
         """With all connections, a few at a time: some are in the middle of something."""
