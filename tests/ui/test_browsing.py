@@ -32,6 +32,12 @@ from tests.ui.helpers import (
 
 pytestmark = pytest.mark.slow
 
+LINES_OF_TEXT = """(element) => {
+  const range = document.createRange()
+  range.selectNodeContents(element)
+  return range.getClientRects().length
+}"""
+
 
 def test_a_stream_is_created_appended_to_and_seen_at_once(
     open_ui: Open, http: httpx.Client
@@ -277,9 +283,13 @@ def test_details_tell_producers_lifetime_and_subscriptions(
     config = {"type": "pull-wake", "streams": [name], "wake_stream": wake}
     id = name.replace("/", "-")
     assert http.put(f"{ROOT}/__ds/subscriptions/{id}", json=config).status_code == 201
+    long = {"Producer-Id": "writer-of-many", "Producer-Epoch": "123456789", "Producer-Seq": "0"}
+    http.post(f"{ROOT}/{name}", headers=long | {"Content-Type": "text/plain"}, content="x")
     page = open_ui(place(name))
     details = page.get_by_role("complementary", name="Details")
     expect(details).to_contain_text("writer-7")
+    epoch = details.get_by_role("cell", name="123,456,789")
+    assert epoch.evaluate(LINES_OF_TEXT) == 1, "a number is not broken"
     expect(details).to_contain_text(id)
     expect(details.locator("[data-fact=expiry]")).to_contain_text("after the last live reader")
     page.keyboard.press("p")

@@ -28,6 +28,14 @@ pytestmark = pytest.mark.slow
 
 SOME_POINTS = re.compile(r"(L.*){4}")
 PICTURES = ("stream", "overview", "state", "transcript", "bucket", "phone")
+ROWS_OF_CHARTS = """() => {
+  const rows = {}
+  for (const chart of document.querySelectorAll(".overview .charts > .chart")) {
+    const top = chart.getBoundingClientRect().top
+    if (chart.checkVisibility()) rows[top] = (rows[top] ?? 0) + 1
+  }
+  return Object.entries(rows).sort(([a], [b]) => a - b).map(([, number]) => number)
+}"""
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_BYTES_MIN = 10_000  # an empty page of this size has less
 
@@ -181,6 +189,11 @@ def test_the_overview(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> Non
     expect(page.get_by_role("region", name="Commit batch")).to_be_visible()
     expect(page.get_by_role("region", name="Commit and sync")).to_be_visible()
     settle(page, "Throughput")
+    assert page.evaluate(ROWS_OF_CHARTS) == [2, 4, 4], "no chart stands alone"
+    axis = page.get_by_role("region", name="Throughput").locator("text.axis")
+    expect(axis.filter(has_text=re.compile(r"\d\d:\d\d:\d\d")).first).to_be_visible()
+    baselines = page.locator(".tile b").evaluate_all("all => all.map(b => b.offsetTop)")
+    assert len(set(baselines)) == 1
     take(page, "overview", tmp_path)
 
 
@@ -210,7 +223,7 @@ def test_a_bucket(open_ui: Open, busy: ServerProcess, tmp_path: Path) -> None:
     table = page.get_by_role("table", name="Streams of the bucket")
     expect(table.get_by_role("row")).to_have_count(5)
     with client_of(busy) as http:
-        for n in range(4):
+        for n in range(3):
             note = {"id": f"late-{n}", "role": "user", "content": "One more thing."}
             http.post("/agents/writer", json=[note] * (n + 1)).raise_for_status()
             expect(page.locator(".feed b")).to_have_count(n + 1)

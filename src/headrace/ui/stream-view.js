@@ -78,6 +78,7 @@ export class StreamView extends EventTarget {
       { class: "actions" },
       iconButton("more", "Actions", null, { class: "icon-button only-phone", popovertarget: "stream-actions" }),
       this.actionSet,
+      iconButton("search", "Search and jump", () => this.#toggleFinders(), { class: "icon-button only-phone find-toggle", "aria-expanded": "false" }),
       curlMenu(this.server, () => [this.stream, this.state.contentType, this.messages.next]),
       iconButton("info", "Details", details, { class: "icon-button only-narrow" }),
     )
@@ -90,7 +91,6 @@ export class StreamView extends EventTarget {
         { class: "toolbar", role: "toolbar", "aria-label": "Reading" },
         this.liveButton,
         h("div", { class: "segments", role: "group", "aria-label": "Show" }, this.modes),
-        iconButton("search", "Search and jump", () => this.#toggleFinders(), { class: "icon-button only-phone find-toggle", "aria-expanded": "false" }),
         h(
           "div",
           { class: "jumps" },

@@ -9,6 +9,7 @@ import { textOf } from "./messages.js"
 
 const SLICE_MS = 8
 const SHOWN_TURNS = 200
+const SHOWN_PARTS = 200 // of one turn: it is drawn anew with each of its messages
 const SHOWN_CHARS = 100_000
 const PAINTED_CHARS = 20_000 // colours cost an element per token
 const NEAR_END_PX = 40
@@ -23,6 +24,7 @@ export class TranscriptView extends EventTarget {
   #limit = SHOWN_TURNS
   #elements = new Map() // turn -> element
   #scheduled = false
+  #stick = true // whether the end is followed
   #plain = false
 
   constructor(messages) {
@@ -33,6 +35,10 @@ export class TranscriptView extends EventTarget {
     this.list = h("ol", { class: "turns", "aria-label": "Transcript" })
     this.scroller = h("div", { class: "transcript-body", tabindex: "0", role: "region", "aria-label": "Transcript" }, this.earlier, this.list)
     this.element = h("div", { class: "transcript" }, h("div", { class: "transcript-tools" }, this.note), this.scroller)
+    // Who scrolls to the end stays there; who opens something there wants to read it.
+    this.scroller.addEventListener("scroll", () => this.#look(), { passive: true })
+    this.list.addEventListener("toggle", () => this.#look(), { capture: true })
+    new ResizeObserver(() => this.#stick && this.scrollToEnd()).observe(this.scroller)
     messages.addEventListener("append", () => this.#go())
     for (const type of ["reset", "prepend", "drop"]) messages.addEventListener(type, () => this.#restart())
   }
@@ -53,13 +59,20 @@ export class TranscriptView extends EventTarget {
   }
 
   scrollToEnd() {
+    this.#stick = true
     this.scroller.scrollTop = this.scroller.scrollHeight
+  }
+
+  #look() {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller
+    this.#stick = scrollTop + clientHeight >= scrollHeight - NEAR_END_PX
   }
 
   #restart() {
     this.#transcript = new Transcript({ plain: this.#plain })
     this.#done = 0
     this.#limit = SHOWN_TURNS
+    this.#stick = true
     this.#elements.clear()
     replace(this.list)
     this.#go()
@@ -93,17 +106,19 @@ export class TranscriptView extends EventTarget {
   }
 
   #draw() {
-    const { scroller, list } = this
-    const atEnd = scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - NEAR_END_PX
+    const { list } = this
     const { turns, changed, ignored } = this.#transcript
     const said = turns.filter((turn) => turn.parts.length)
     const shown = said.slice(-this.#limit)
     const wanted = new Set(shown)
     for (const [turn, element] of this.#elements) {
       if (wanted.has(turn) && !changed.has(turn)) continue
-      if (!wanted.has(turn)) element.remove()
-      else element.replaceWith(this.#make(turn))
-      if (!wanted.has(turn)) this.#elements.delete(turn)
+      if (wanted.has(turn)) {
+        exchange(element, this.#make(turn))
+      } else {
+        element.remove()
+        this.#elements.delete(turn)
+      }
     }
     changed.clear()
     shown.forEach((turn, at) => {
@@ -114,7 +129,7 @@ export class TranscriptView extends EventTarget {
     this.earlier.hidden = before === 0
     replace(this.earlier, `${plural(before, "earlier turn")} · show more`)
     this.#showNote(said.length, ignored)
-    if (atEnd) this.scrollToEnd()
+    if (this.#stick) this.scrollToEnd()
   }
 
   #showNote(turns, ignored) {
@@ -139,6 +154,7 @@ export class TranscriptView extends EventTarget {
   #make(turn) {
     const role = ROLES.has(turn.role) ? turn.role : "other"
     const label = turn.from === turn.to ? `#${count(turn.from)}` : `#${count(turn.from)}–${count(turn.to)}`
+    const before = turn.parts.length - SHOWN_PARTS
     const open = () => this.dispatchEvent(new CustomEvent("message", { detail: turn.from }))
     const element = h(
       "li",
@@ -149,11 +165,19 @@ export class TranscriptView extends EventTarget {
         h("b", { class: "role" }, turn.role),
         h("button", { type: "button", class: "link", title: "Show the first message of this turn", on: { click: open } }, label),
       ),
-      h("div", { class: "turn-body" }, turn.parts.map(show), turn.done || turn.role === "text" ? null : h("span", { class: "caret", title: "not finished" })),
+      h("div", { class: "turn-body" }, before > 0 ? h("p", { class: "dim" }, `${plural(before, "earlier part")} …`) : null, turn.parts.slice(-SHOWN_PARTS).map(show), turn.done || turn.role === "text" ? null : h("span", { class: "caret", title: "not finished" })),
     )
     this.#elements.set(turn, element)
     return element
   }
+}
+
+/** A turn drawn anew in place of what it was; the keyboard stays where it is. */
+function exchange(before, after) {
+  const stops = (element) => [...element.querySelectorAll("button, summary, pre")]
+  const focused = stops(before).indexOf(document.activeElement)
+  before.replaceWith(after)
+  if (focused >= 0) stops(after)[focused]?.focus({ preventScroll: true })
 }
 
 function show(part) {
