@@ -171,8 +171,9 @@ conformance: setup ## run only the official suite, in every storage mode and ove
 
 SOAK_MINUTES ?= 60
 
-soak: setup ## run the durability tests for an hour, or SOAK_MINUTES=, and the Spark kill tests; writes bench/results
+soak: setup ## run the durability and the hostile tests for an hour each, or SOAK_MINUTES=, and the Spark kill tests; writes bench/results
 	$(BIN)/python -m tests.durability.soak --minutes $(SOAK_MINUTES)
+	$(BIN)/python -m tests.hostile.soak --minutes $(SOAK_MINUTES)
 	$(BIN)/python -m tests.spark.soak
 
 bench: setup $(WITH_COMPILED) ## compare with the Node reference server; writes bench/results

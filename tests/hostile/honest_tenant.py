@@ -26,7 +26,11 @@ FAULTS_MAX: Final = 10  # of one tenant: more say no more
 
 @dataclass
 class Tenant:
-    """Runs from `start` to `finish`; `faults` are sentences, `latencies_secs` of all requests."""
+    """Runs from `start` to `finish`; `faults` are sentences.
+
+    `latencies_secs` are those of all requests; `tail_secs` is how long after it was sent each
+    message came down the tail.
+    """
 
     port: int
     token: str
@@ -34,6 +38,7 @@ class Tenant:
     run: str
     faults: list[str] = field(default_factory=list)
     latencies_secs: list[float] = field(default_factory=list)
+    tail_secs: list[float] = field(default_factory=list)
     appended: int = 0
 
     def __post_init__(self) -> None:
@@ -43,6 +48,7 @@ class Tenant:
         self._message_bytes = MESSAGE_BYTES_MIN + 7 * sum(self.name.encode())
         self._stopping = threading.Event()
         self._tailed: list[str] = []
+        self._sent_at: list[float] = []
         self._last: int | None = None
         self._closed = False
         self._events: EventStream | None = None
@@ -128,6 +134,7 @@ class Tenant:
         message, end = self.message(seq), self.offset(seq + 1)
         producer = {"Producer_Id": self.name, "Producer_Epoch": "0", "Producer_Seq": str(seq)}
         begun = time.monotonic()
+        self._sent_at.append(begun)
         appended = self._ask(
             connection,
             "POST",
@@ -185,6 +192,8 @@ class Tenant:
             if data is not None:
                 self._tailed.append(data)
                 received += len(data)
+                whole, now = received // self._message_bytes, time.monotonic()
+                self.tail_secs += [now - at for at in self._sent_at[len(self.tail_secs) : whole]]
 
     def _catch_up(self) -> str:
         found, offset = [], "-1"

@@ -32,6 +32,10 @@ from tests.hostile.attacks import JSON_TYPE, ROOT, TEXT_TYPE
 
 WAVE_SECS: Final = 0.05  # between two waves: the attacker's own work is not the attack
 MIB: Final = 1024 * 1024
+TRICKLED_WAVES: Final = 20  # then other connections trickle
+CONNECTIONS: Final = 1000  # that the server under attack accepts
+HELD_MAX: Final = 900  # of them; a wave has a hundred more
+LINKS: Final = 500  # that a subscription of the server under attack may have
 LOST: Final = (OSError, EndOfConnection, ValueError)  # what becomes of an attack is all the same
 START: Final = "0" * 16 + "_" + "0" * 16
 
@@ -171,14 +175,14 @@ def tails_polls(target: Target) -> Waves:
 
 
 def connections(target: Target) -> Waves:
-    """As many as it may have: silent ones, half a head, and ones that leave at once."""
+    """Nearly all that the server accepts: silent ones, half a head, and ones that leave at once."""
     yield
     while True:
         for number in range(100):
-            target.hold((b"", b"GET /v1/stre", b"\r\n")[number % 3], direct=number % 2 == 0)
+            target.hold((b"", b"GET /v1/stre", b"\r\n")[number % 3], direct=number % 4 > 0)
         for connection in target.held[-30:]:
             reset(connection)
-        target.let_go(kept=500)
+        target.let_go(kept=HELD_MAX)
         yield
 
 
@@ -285,6 +289,87 @@ def aborts(target: Target) -> Waves:
                 reset(connection)
 
 
+def trickled_uploads(target: Target) -> Waves:
+    """As much announced as may come, and a little of it sent all the time."""
+    target.ask(attacks.create("hostile/trickled"))
+    request = request_bytes(
+        "POST",
+        f"{ROOT}/hostile/trickled",
+        Content_Type=TEXT_TYPE,
+        Content_Length=str(attacks.BODY_BYTES_MAX),
+    )
+    while True:
+        yield
+        if not target.wave % TRICKLED_WAVES:
+            target.let_go()
+        while len(target.held) < 64:
+            target.hold(request, direct=len(target.held) % 2 == 0)
+        for connection in target.held:
+            with suppress(*LOST):
+                connection.send(b"x" * 100)
+
+
+def nested_tails(target: Target) -> Waves:
+    """Requests for tails that are as long as they may be, and mostly nested lists."""
+    request = attacks.tails_of_nested()
+    while True:
+        yield
+        for number in range(4):
+            target.hold(request, direct=number % 2 == 0)
+        with suppress(*LOST):
+            target.held[-1].response()
+        target.let_go()
+
+
+def abandoned_bootstraps(target: Target) -> Waves:
+    """Begin to read a snapshot and much after it, and leave."""
+    target.ask(request_bytes("PUT", "/hostile"))
+    target.ask(request_bytes("PUT", "/hostile/begun", b"x", Content_Type=TEXT_TYPE))
+    blob = os.urandom(4 * MIB)
+    target.ask(request_bytes("PUT", f"/hostile/begun/snapshot/{1:016d}_{1:016d}", blob))
+    more = request_bytes("POST", "/hostile/begun", bytes(4 * MIB), Content_Type=TEXT_TYPE)
+    target.ask(more)
+    request = request_bytes("GET", "/hostile/begun/bootstrap")
+    while True:
+        yield
+        for number in range(20):
+            target.hold(request, direct=number % 2 == 0)
+        for connection in target.held:
+            connection.socket.settimeout(WAVE_SECS)
+            with suppress(TimeoutError, *LOST):
+                connection.socket.recv(100)
+            reset(connection)
+        target.held.clear()
+
+
+def fan_in(target: Target) -> Waves:
+    """Many subscriptions to one stream: one append is a wake of each."""
+    target.many([attacks.create("hostile/popular"), attacks.create("hostile/wakes")], 1)
+    wake = {"type": "pull-wake", "wake_stream": "hostile/wakes", "streams": ["hostile/popular"]}
+    target.many([attacks.subscription(f"hostile-fan-{n}", **wake) for n in range(500)], 10)
+    worker = json.dumps({"worker": "mallory"}).encode()
+    count = 0
+    while True:
+        yield
+        target.ask(attacks.append("hostile/popular", b"x"))
+        claimed = f"{ROOT}/__ds/subscriptions/hostile-fan-{count % 500}/claim"
+        target.ask(request_bytes("POST", claimed, worker, Content_Type=JSON_TYPE))
+        count += 1
+
+
+def used_up_links(target: Target) -> Waves:
+    """Patterns that match more streams than a subscription may follow, which come and go."""
+    target.ask(attacks.create("hostile/wakes"))
+    wake = {"type": "pull-wake", "wake_stream": "hostile/wakes", "pattern": "hostile/links/**"}
+    target.many([attacks.subscription(f"hostile-links-{n}", **wake) for n in range(8)], 4)
+    target.many([attacks.create(f"hostile/links/{n}") for n in range(LINKS + 200)], 20)
+    while True:
+        yield
+        names = [f"{ROOT}/hostile/links/{n}" for n in range(100)]
+        target.many([request_bytes("DELETE", name) for name in names], 10)
+        target.many([request_bytes("PUT", name, Content_Type=TEXT_TYPE) for name in names], 10)
+
+
 def appends(target: Target) -> Waves:
     """Nothing but appends, several to a packet, on connections that the proxy shares."""
     target.ask(attacks.create("hostile/appended"))
@@ -314,6 +399,11 @@ ATTACKS: Final[dict[str, Callable[[Target], Waves]]] = {
     "malformed": malformed,
     "aborts": aborts,
     "appends": appends,
+    "trickled-uploads": trickled_uploads,
+    "nested-tails": nested_tails,
+    "abandoned-bootstraps": abandoned_bootstraps,
+    "fan-in": fan_in,
+    "used-up-links": used_up_links,
 }
 
 

@@ -21,20 +21,21 @@ from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
 from tests.hostile.honest_tenant import ROUND_SECS, Tenant
-from tests.hostile.hostile_tenant import HostileTenant
+from tests.hostile.hostile_tenant import CONNECTIONS, LINKS, HostileTenant
 from tests.stack.test_auth import _envoy as running_envoy
 
 RUN_SECS_MAX: Final = 20.0  # a run takes one or two
 CALM_SECS_MAX: Final = 5.0  # after an attack
 HONEST: Final = ("alice", "bob", "carol")
-# What an attack may cost the others, of a quiet run's p99 on the same machine. The attacker takes
-# one of two cores, and Envoy and three tenants share the other with the server: five times. Added
-# to it is what the machine does to a process that only echoes, three times as a request wakes
-# three, and what a loop that is shared fairly may take for its turns. A loop that is held costs
-# more, and costs it again: what is only late is tried a second time, and the machine forgiven.
+# What an attack may cost the others: their p99, of requests and of messages at the tail, is at most
+# five times that of a quiet run. The attacker takes one of two cores, and Envoy and three tenants
+# share the other with the server. Below a floor the ratio says nothing: a server may hold its loop
+# for 250 ms (G9), and one request in a hundred may meet that. Added is what the machine does to a
+# process that only echoes, three times, as a request passes three. What is only late is tried a
+# second time: a loop that is held costs it again, a busy machine may not.
 P99_RATIO_MAX: Final = 5.0
+P99_FLOOR_SECS: Final = 0.25
 MACHINE_RATIO_MAX: Final = 3.0
-P99_SLACK_SECS: Final = 0.5
 ECHO_SECS: Final = 0.01
 
 
@@ -44,16 +45,18 @@ class Report:
 
     faults: list[str]
     p99_secs: float
+    tail_p99_secs: float
     longest_secs: float
     requests: int
     machine_p99_secs: float
     waves: int = 0
 
     def __str__(self) -> str:
-        p99_ms, longest_ms = 1000 * self.p99_secs, 1000 * self.longest_secs
+        figures = (self.p99_secs, self.tail_p99_secs, self.longest_secs, self.machine_p99_secs)
+        p99_ms, tail_ms, longest_ms, machine_ms = (1000 * secs for secs in figures)
         return (
-            f"{self.requests} requests, p99 {p99_ms:.0f} ms, longest {longest_ms:.0f} ms, "
-            f"an echo's p99 {1000 * self.machine_p99_secs:.0f} ms, {self.waves} waves"
+            f"{self.requests} requests, p99 {p99_ms:.0f} ms, at the tail {tail_ms:.0f} ms, longest "
+            f"{longest_ms:.0f} ms, an echo's p99 {machine_ms:.0f} ms, {self.waves} waves"
         )
 
 
@@ -115,11 +118,13 @@ def run_tenants(tenants: list[Tenant], rounds: int) -> Report:
     for tenant in tenants:
         tenant.finish()
     latencies_secs = [secs for tenant in tenants for secs in tenant.latencies_secs] or [0.0]
+    tail_secs = [secs for tenant in tenants for secs in tenant.tail_secs] or [0.0]
     faults = [*wrong, *(fault for tenant in tenants for fault in tenant.faults)]
     return Report(
         faults,
         p99(latencies_secs),
-        max(latencies_secs),
+        p99(tail_secs),
+        max(latencies_secs + tail_secs),
         len(latencies_secs),
         p99(echo.latencies_secs),
     )
@@ -177,22 +182,26 @@ def _within(condition: Callable[[], bool], what: str, secs: float) -> list[str]:
     return []
 
 
-def p99_secs_max(quiet: Report, report: Report) -> float:
+def p99_secs_max(quiet_secs: float, machine_secs: float) -> float:
+    return max(P99_RATIO_MAX * quiet_secs, P99_FLOOR_SECS) + MACHINE_RATIO_MAX * machine_secs
+
+
+def lateness(quiet: Report, report: Report) -> list[str]:
     machine_secs = max(quiet.machine_p99_secs, report.machine_p99_secs)
-    return P99_RATIO_MAX * quiet.p99_secs + MACHINE_RATIO_MAX * machine_secs + P99_SLACK_SECS
-
-
-def is_late(quiet: Report, report: Report) -> bool:
-    return report.p99_secs > p99_secs_max(quiet, report)
+    found = []
+    for what, before_secs, secs in (
+        ("p99", quiet.p99_secs, report.p99_secs),
+        ("p99 at the tail", quiet.tail_p99_secs, report.tail_p99_secs),
+    ):
+        allowed_secs = p99_secs_max(before_secs, machine_secs)
+        if secs > allowed_secs:
+            found.append(f"{what} is more than {1000 * allowed_secs:.0f} ms: {report}; {quiet}")
+    return found
 
 
 def violations(quiet: Report, report: Report) -> list[str]:
     """What was wrong, each in a sentence."""
-    allowed_secs = p99_secs_max(quiet, report)
-    if not is_late(quiet, report):
-        return report.faults
-    late = f"p99 is more than {1000 * allowed_secs:.0f} ms: {report}; quiet: {quiet}"
-    return [*report.faults, late]
+    return [*report.faults, *lateness(quiet, report)]
 
 
 @contextmanager
@@ -210,6 +219,8 @@ def arena(
         "DS_STORAGE__MODE": "file-durable",
         "DS_STORAGE__DATA_DIR": str(directory / "data"),
         "DS_SERVER__TRUSTED_PROXIES": "loopback",
+        "DS_LIMITS__MAX_CONNECTIONS": str(CONNECTIONS),
+        "DS_WEBHOOKS__MAX_LINKS_PER_SUBSCRIPTION": str(LINKS),
     }
     server = serving(env, cwd=str(directory))
     server.start()

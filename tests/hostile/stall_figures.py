@@ -1,26 +1,33 @@
 """Figures: the longest wait of another connection while one client is expensive on purpose.
 
-    python -m tests.hostile.stall_figures [name ...]
+    python -m tests.hostile.stall_figures [--source DIRECTORY] [name ...]
 
-Prints one line for each attack. The sources that PYTHONPATH names are the server's, so that two
-commits can be compared. On a busy machine the waits are longer than the stalls.
+Prints one line for each attack. The server is that of this directory, or of another checkout:
+
+    git worktree add ../before bdefa0f
+    python -m tests.hostile.stall_figures --source ../before forks heads
+
+On a busy machine the waits are longer than the stalls.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import re
 import socketserver
-import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess
+from tests.hostile import attacks
 from tests.hostile.probe import Probe
 
 ROOT = "/v1/stream"
@@ -30,6 +37,14 @@ SETTINGS = {
     "DS_LIMITS__MAX_MEMORY_BYTES": str(2**31),
     "DS_WEBHOOKS__ALLOW_LOOPBACK": "true",
 }
+
+
+checkout = Path(__file__).parents[2]
+
+
+def serve(env: Mapping[str, str] = SETTINGS) -> ServerProcess:
+    """In its checkout's own directory, where its configuration is."""
+    return ServerProcess(env, cwd=str(checkout))
 
 
 def peak_mib(server: ServerProcess) -> int:
@@ -51,7 +66,7 @@ def report(name: str, server: ServerProcess, probe: Probe, begun: float, note: s
 
 
 def append_json(name: str, body: bytes) -> None:
-    with ServerProcess(SETTINGS) as server, connect(server) as client:
+    with serve() as server, connect(server) as client:
         client.request("PUT", f"{ROOT}/j", Content_Type="application/json")
         with Probe(server.port) as probe:
             begun = time.perf_counter()
@@ -102,7 +117,7 @@ def create_many(client: RawConnection, names: list[str], content_type: str = "te
 def measure_tails(polls: int = 100, streams: int = 10_000) -> None:
     names = [f"s/{number}" for number in range(streams)]
     body = json.dumps({"streams": [{"stream": name, "from": "-1"} for name in names]}).encode()
-    with ServerProcess(SETTINGS) as server, ExitStack() as stack:
+    with serve() as server, ExitStack() as stack:
         client = stack.enter_context(connect(server))
         create_many(client, names)
         waiting = [stack.enter_context(connect(server)) for _ in range(polls)]
@@ -146,7 +161,7 @@ def measure_globs() -> None:
         "allowed": "**/" + "*/" * 11 + "b/**/a",
     }
     for label, pattern in patterns.items():
-        with ServerProcess(SETTINGS) as server, connect(server) as client:
+        with serve() as server, connect(server) as client:
             create_many(client, names)
             with Probe(server.port) as probe:
                 begun = time.perf_counter()
@@ -159,7 +174,7 @@ def measure_globs() -> None:
 
 
 def measure_members(streams: int = 100_000) -> None:
-    with ServerProcess(SETTINGS) as server, connect(server) as client:
+    with serve() as server, connect(server) as client:
         create_many(client, [f"m/{number}" for number in range(streams)])
         for step in ("PUT", "GET", "DELETE"):
             with Probe(server.port) as probe:
@@ -201,7 +216,7 @@ def receiver(answer: bytes | None) -> Iterator[tuple[int, list[float]]]:
 def measure_tarpits(count: int = 120) -> None:
     done = b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"done":true}'
     with (
-        ServerProcess(SETTINGS) as server,
+        serve() as server,
         connect(server) as client,
         receiver(None) as (tarpit, _),
         receiver(done) as (honest, seen),
@@ -221,14 +236,140 @@ def measure_tarpits(count: int = 120) -> None:
             report("webhook beside 120 tarpits", server, probe, begun, "")
 
 
+def measure_forks(count: int = 8000) -> None:
+    """Forks of one stream that expire together, and a start with as many of a trimmed stream."""
+    with tempfile.TemporaryDirectory() as directory:
+        stored = SETTINGS | {"DS_STORAGE__MODE": "file-durable", "DS_STORAGE__DATA_DIR": directory}
+        bucket = "/figures/source"
+        with serve(stored) as server, connect(server) as client:
+            client.request("PUT", "/figures")
+            client.request("PUT", bucket, b"x" * 1000, Content_Type="text/plain")
+            client.request("PUT", f"{bucket}/snapshot/{1:016d}_{1000:016d}", b"folded")
+            create_forks(client, "/figures/fork", count, bucket)
+            client.request("PUT", f"{ROOT}/source", b"x" * 1000, Content_Type="text/plain")
+            begun = time.perf_counter()
+            create_forks(client, f"{ROOT}/short/", count, f"{ROOT}/source", Stream_TTL="20")
+            print(
+                f"{'forks: ' + str(count) + ' created':28} took {time.perf_counter() - begun:.2f} s"
+            )
+            begun = time.perf_counter()
+            with Probe(server.port) as probe:
+                while client.request("HEAD", f"{ROOT}/short/{count - 1}").status != 404:
+                    time.sleep(0.2)
+                time.sleep(3)
+                report(f"forks: {count} expire", server, probe, begun, "waiting for it included")
+            server.kill()
+        begun = time.perf_counter()
+        with serve(stored) as server:
+            print(f"{'forks: start after a kill':28} took {time.perf_counter() - begun:.2f} s")
+            server.kill()
+
+
+def create_forks(
+    client: RawConnection, prefix: str, count: int, source: str, **headers: str
+) -> None:
+    for first in range(0, count, 200):
+        some = range(first, min(first + 200, count))
+        puts = (
+            request_bytes("PUT", f"{prefix}{n}", b"", Stream_Forked_From=source, **headers)
+            for n in some
+        )
+        client.send(b"".join(puts))
+        for _ in some:
+            answer = client.response()
+            assert answer.status == 201, answer
+
+
+def measure_heads() -> None:
+    """50 kB of HEADs in one packet, of a page of a thousand streams."""
+    requests = attacks.heads("/figures/streams?limit=1000")
+    with serve() as server, connect(server) as client, connect(server) as other:
+        client.request("PUT", "/figures")
+        for number in range(1000):
+            client.request("PUT", f"/figures/{number}", Content_Type="text/plain")
+        with Probe(server.port) as probe:
+            begun = time.perf_counter()
+            other.send(b"".join(requests))
+            for _ in requests:
+                other.response(head_only=True)
+            report(f"{len(requests)} pipelined HEADs", server, probe, begun, "")
+
+
+def measure_readers(count: int = 100) -> None:
+    """Readers of events, of a bootstrap and of catch-up that take nothing of 8 MiB."""
+    body, snapshot = b"x" * (8 * MIB), f"/figures/doc/snapshot/{1:016d}_{1:016d}"
+    targets = {
+        "events": f"{ROOT}/large?offset=-1&live=sse",
+        "bootstraps": "/figures/doc/bootstrap",
+        "catch-up": f"{ROOT}/large?offset=-1",
+    }
+    for what, target in targets.items():
+        with serve() as server, connect(server) as client, ExitStack() as stack:
+            client.request("PUT", "/figures")
+            client.request("PUT", "/figures/doc", b"x", Content_Type="text/plain")
+            client.request("PUT", snapshot, body)
+            client.request("PUT", f"{ROOT}/large", body, Content_Type="text/plain")
+            with Probe(server.port) as probe:
+                begun = time.perf_counter()
+                for _ in range(count):
+                    reader = RawConnection(server.port, receive_buffer_bytes=4096)
+                    stack.enter_context(reader).send(request_bytes("GET", target))
+                time.sleep(2)
+                note = f"resident {resident_mib(server)} MiB"
+                report(f"{count} stalled {what}", server, probe, begun, note)
+
+
+def resident_mib(server: ServerProcess) -> int:
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) // 1024  # type: ignore[index]
+
+
+def measure_bodies(count: int = 4) -> None:
+    """Connections that announce 16 MiB and send a byte; how long another's 100 kB wait."""
+    announced = request_bytes(
+        "POST", f"{ROOT}/b", Content_Type="text/plain", Content_Length=str(attacks.BODY_BYTES_MAX)
+    )
+    with serve() as server, connect(server) as client, ExitStack() as stack:
+        client.request("PUT", f"{ROOT}/b", Content_Type="text/plain")
+        for _ in range(count):
+            stack.enter_context(connect(server)).send(announced + b"x")
+        time.sleep(0.5)
+        with Probe(server.port) as probe:
+            begun, statuses = time.perf_counter(), [0]
+            while statuses[-1] != 204 and time.perf_counter() - begun < 120:
+                with connect(server) as other:
+                    body = b"x" * 100_000
+                    answer = other.request("POST", f"{ROOT}/b", body, Content_Type="text/plain")
+                    statuses.append(answer.status)
+                time.sleep(0 if statuses[-1] == 204 else 0.5)
+            report(f"{count} silent bodies", server, probe, begun, f"{len(statuses) - 1} attempts")
+
+
 FIGURES: dict[str, Callable[[], None]] = {
     "json": measure_json,
     "tails": measure_tails,
     "globs": measure_globs,
     "members": measure_members,
     "tarpits": measure_tarpits,
+    "forks": measure_forks,
+    "heads": measure_heads,
+    "readers": measure_readers,
+    "bodies": measure_bodies,
 }
 
-if __name__ == "__main__":
-    for name in sys.argv[1:] or FIGURES:
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile.stall_figures")
+    parser.add_argument("--source", type=Path, help="the checkout whose server is measured")
+    parser.add_argument("names", nargs="*", choices=[[], *FIGURES], metavar="name")
+    chosen = parser.parse_args()
+    global checkout
+    if chosen.source is not None:
+        checkout = chosen.source
+        SETTINGS["PYTHONPATH"] = os.fspath((chosen.source / "src").resolve(strict=True))
+    for name in chosen.names or FIGURES:
         FIGURES[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -6,21 +6,27 @@ take without it.
 
 from __future__ import annotations
 
+import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.hostile.attacks import ROOT
+from tests.hostile.holding_server import HoldingServer
 from tests.hostile.honest_tenant import Tenant
 from tests.hostile.hostile_tenant import ATTACKS
-from tests.hostile.mixed import HONEST, Arenas, Report, arena, is_late, run_tenants, violations
+from tests.hostile.mixed import HONEST, Arenas, Report, arena, lateness, run_tenants, violations
 from tests.hostile.mixing_server import MixingServer
 from tests.hostile.raising_server import RaisingServer
+from tests.http.helpers import client_of
 
 pytestmark = pytest.mark.slow
 
-ATTACK_ROUNDS = 25  # of each tenant, 25 a second: three requests each
-QUIET_ROUNDS = 50
+ATTACK_ROUNDS = 75  # of each tenant, 25 a second: 675 requests, so that a p99 is the seventh worst
+QUIET_ROUNDS = 100
+OTHER_ROUNDS = 25  # where answers count, and not how long they take
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,7 @@ def test_a_hostile_tenant_neither_touches_nor_delays_the_others(
 ) -> None:
     ground = arenas.calm()
     report = ground.under([attack], ATTACK_ROUNDS)
-    if is_late(quiet, report) and not report.faults and ground.is_calm():
+    if lateness(quiet, report) and not report.faults and ground.is_calm():
         report = ground.under([attack], ATTACK_ROUNDS)
     print(f"{attack}: {report}; quiet: {quiet}")
     wrong = violations(quiet, report)
@@ -54,7 +60,7 @@ def test_a_hostile_tenant_neither_touches_nor_delays_the_others(
 def test_a_defect_that_shows_after_a_commit_costs_nobody_else_an_answer(tmp_path: Path) -> None:
     """Envoy shares its connections to the server among all: a late answer would be another's."""
     with arena(tmp_path / "raising", RaisingServer, sound=False) as ground:
-        report = ground.under(["appends"], ATTACK_ROUNDS)
+        report = ground.under(["appends"], OTHER_ROUNDS)
         assert any("a defect, after the commit" in line for line in ground.server.log)
     assert not report.faults, "\n".join(report.faults)
 
@@ -63,5 +69,28 @@ def test_an_answer_that_was_meant_for_another_is_noticed(tmp_path: Path) -> None
     """The tenants themselves are put to the test, by a server that mixes up answers."""
     with MixingServer(str(tmp_path)) as server:
         tenants = [Tenant(server.port, "none", name, "mixed") for name in HONEST]
-        report = run_tenants(tenants, ATTACK_ROUNDS)
+        report = run_tenants(tenants, OTHER_ROUNDS)
     assert any(": append " in fault for fault in report.faults), report
+
+
+def test_a_loop_that_is_held_again_and_again_is_late(tmp_path: Path) -> None:
+    """The bound is put to the test: for 0.4 s at a time the server computes and serves nobody."""
+    with HoldingServer(str(tmp_path)) as server:
+
+        def tenants() -> list[Tenant]:
+            return [Tenant(server.port, "none", name, secrets.token_hex(4)) for name in HONEST]
+
+        quiet = run_tenants(tenants(), OTHER_ROUNDS)
+        over = threading.Event()
+
+        def hold() -> None:
+            with client_of(server) as client:
+                while not over.wait(0.05):
+                    client.get(f"{ROOT}/__ds/streams", params={"name": "hold/compute"})
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        report = run_tenants(tenants(), OTHER_ROUNDS)
+        over.set()
+        holder.join()
+    assert len(lateness(quiet, report)) == 2, f"requests and the tail: {report}; {quiet}"
