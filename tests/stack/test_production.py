@@ -325,4 +325,5 @@ def test_the_scrape_configuration_names_ports_of_the_stack() -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     targets = json.dumps(yaml.safe_load(block))
     ports = {int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", targets)}
-    assert ports == {PORT_MAP[name] for name in ("server", "monitor", "envoy-stats")}
+    pipelines = int(re.findall(r"--metrics-listen (\d+)", block)[0])
+    assert ports == {PORT_MAP[name] for name in ("server", "monitor", "envoy-stats")} | {pipelines}

@@ -15,6 +15,7 @@ from typing import Protocol
 import typer
 
 from headrace import __version__, logs
+from headrace.build_info import is_compiled
 from headrace.cli.options import (
     EXIT_FAILED,
     EXIT_REFUSED,
@@ -28,7 +29,6 @@ from headrace.cli.options import (
 from headrace.cli.version import version_line
 from headrace.config import DEFAULT_SOURCE, Config, Loaded
 from headrace.errors import HeadraceError
-from headrace.http.build_info import is_compiled
 
 LOSES = {
     "memory": "everything is lost when the process stops",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace import __version__
-from headrace.http.build_info import is_compiled
+from headrace.build_info import is_compiled
 
 
 def version_line() -> str:

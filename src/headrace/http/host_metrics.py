@@ -14,7 +14,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from headrace import __version__
-from headrace.http.build_info import is_compiled
+from headrace.build_info import is_compiled
 
 HOST_METRICS: dict[str, str] = {
     "headrace_build_info": "Always 1; the labels say what was built.",
