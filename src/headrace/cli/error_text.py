@@ -23,7 +23,7 @@ def error_text(error: HeadraceError) -> str:
 
 
 def nothing_deleted(error: StreamNotFound | BucketNotFound) -> str:
-    """The same for a command that deletes: to create what is missing is no help there."""
+    """The same for a command that deletes: creating what is missing does not help there."""
     return f"{_missing(error)}: nothing was deleted."
 
 

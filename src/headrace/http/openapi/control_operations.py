@@ -98,7 +98,7 @@ _CONTROL: Final = (
         "delete",
         _ONE,
         "deleteSubscription",
-        "Delete a subscription; one that is gone is no error",
+        "Delete a subscription; repeating it is not an error",
         "subscriptions",
         {204: Answer("It is gone.")},
         (_INVALID,),
