@@ -357,7 +357,7 @@ def test_a_consumer_that_cannot_reset_is_refused_what_asks_it_to(database: str, 
             execute(database, "drop table items", ITEMS)
         execute(database, "insert into items values (2)")
         for _ in range(2):
-            with pytest.raises(SlotError, match=r"those deleted would live on.*delete these str"):
+            with pytest.raises(SlotError, match=r"deleted ones would live on.*delete these str"):
                 take_all(consumer)
             consumer.restart()
         assert consumer.at.generation == 0

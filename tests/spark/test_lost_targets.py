@@ -86,10 +86,10 @@ def test_a_stream_deleted_and_created_again_is_not_written_on(query: Query, name
 def test_a_stream_that_is_gone_is_not_created_again(query: Query, name: str) -> None:
     query.batch(0, name)
     query.http.delete(f"/v1/stream/{name}")
-    with pytest.raises(StreamProblem, match=r"is not there any more.*delete .*targets\.json"):
+    with pytest.raises(StreamProblem, match=r"is not there any more.*delete .*streams\.json"):
         query.batch(1, name)
     assert query.http.get(f"/v1/stream/{name}").status_code == 404
-    (query.checkpoint / "targets.json").unlink()
+    (query.checkpoint / "streams.json").unlink()
     query.batch(1, name)
     assert stored(query.http, name) == [[1, 0]]
 
@@ -105,7 +105,7 @@ def test_a_server_in_memory_mode_that_was_restarted_is_not_written_on(
 
 def test_a_stream_restored_to_an_earlier_end_is_not_written_on(query: Query, name: str) -> None:
     query.batch(0, name)
-    noted = query.checkpoint / "targets.json"
+    noted = query.checkpoint / "streams.json"
     known = json.loads(noted.read_text())
     post(query.http, name, b"7")
     query.batch(1, name)
@@ -163,7 +163,7 @@ def test_the_streams_written_last_are_kept(
     query.batch(0, f"{name}/a", f"{name}/b")
     query.batch(1, f"{name}/a")
     query.batch(2, f"{name}/c")
-    noted = json.loads((query.checkpoint / "targets.json").read_text())["streams"]
+    noted = json.loads((query.checkpoint / "streams.json").read_text())["streams"]
     assert [stream for stream, *_ in noted] == [f"{name}/a", f"{name}/c"]
 
 
@@ -185,8 +185,8 @@ def test_a_checkpoint_that_holds_no_note_needs_a_place_for_it(
 def test_a_damaged_note_is_refused(query: Query, name: str, text: str) -> None:
     """A power cut could leave earlier versions an empty one, which switched the check off."""
     query.batch(0, name)
-    (query.checkpoint / "targets.json").write_text(text)
-    with pytest.raises(NoteError, match=r"targets.json.* is damaged.*delete that file"):
+    (query.checkpoint / "streams.json").write_text(text)
+    with pytest.raises(NoteError, match=r"streams.json.* is damaged.*delete that file"):
         query.batch(1, name)
     (query.checkpoint / "ledger.json").write_text(text)
     with pytest.raises(NoteError, match=r"ledger.json.* is damaged"):
@@ -215,7 +215,7 @@ def test_a_query_in_spark_notes_each_batch_and_gives_the_next_one_the_note(
             .start()
         )
         query.processAllAvailable()
-        return str(json.loads((tmp_path / "targets.json").read_text())["streams"][0][1])
+        return str(json.loads((tmp_path / "streams.json").read_text())["streams"][0][1])
 
     assert copy() == http.head(f"/v1/stream/{name}/to").headers["Stream-Next-Offset"]
     http.delete(f"/v1/stream/{name}/to")

@@ -90,7 +90,7 @@ def test_a_consumer_that_cannot_reset_is_refused_a_shape_given_up(shapes: ShapeS
     reader.stop()
     shapes.forget({"id": "7", "title": "x", "ok": None})
     again = ShapeReader(Options(NAME, given, OPTIONS))
-    with pytest.raises(ShapeError, match="those deleted would live on"):
+    with pytest.raises(ShapeError, match="deleted ones would live on"):
         again.latestOffset(end, ReadMaxRows(100))
     again.stop()
 

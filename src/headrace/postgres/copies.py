@@ -260,8 +260,8 @@ def forget(connection: psycopg.Connection, slot: str) -> None:
 def reset_refused(slot: str, why: str) -> SlotError:
     """Of a consumer that cannot forget all rows of a table at once."""
     return SlotError(
-        f"{slot}: {why}. Its consumer cannot be made to drop all rows, and those deleted would "
-        "live on: with {key} in stream every row has a stream of its own. To write everything "
+        f"{slot}: {why}. Its consumer cannot drop all rows of a table at once, and deleted ones "
+        "would live on: with {key} in stream every row has its own stream. To write everything "
         "again: delete these streams and start with another checkpoint, slot and producer (in a "
         "pipeline, another --state). To go on without these deletes: leave truncate out of "
         "operations (in Spark, set onReset to report)."

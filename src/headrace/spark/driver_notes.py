@@ -18,7 +18,7 @@ from headrace.spark.local_paths import PlaceError, local_path
 from headrace.spark.options import OptionError, Options
 
 OPTION: Final = "committed"
-TARGETS_FILE: Final = "targets.json"  # of the streams that a query writes to
+STREAMS_FILE: Final = "streams.json"  # of the streams that a query writes to
 _CHECKPOINT: Final = "checkpointLocation"
 _NONE: Final = "none"
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.batch_ids import current_query
 from headrace.spark.commit_note import FILE as COMMITTED_FILE
-from headrace.spark.driver_notes import TARGETS_FILE
+from headrace.spark.driver_notes import STREAMS_FILE
 from headrace.spark.pipelines.base import Pipeline, Run, local_postgres
 from headrace.spark.pipelines.stream_source import StreamsConfig, messages
 
@@ -55,7 +55,7 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
         changed.persist()
         try:
             _to_postgres(changed, config, writer, batch, run.checkpoint / COMMITTED_FILE)
-            _to_stream(changed, config, writer, batch, run.checkpoint / TARGETS_FILE)
+            _to_stream(changed, config, writer, batch, run.checkpoint / STREAMS_FILE)
         finally:
             changed.unpersist()
 
@@ -132,9 +132,7 @@ def _to_postgres(
     changed.write.format("headrace_postgres").options(**options).mode("append").save()
 
 
-def _to_stream(
-    changed: DataFrame, config: Config, producer: str, batch: int, targets: Path
-) -> None:
+def _to_stream(changed: DataFrame, config: Config, producer: str, batch: int, note: Path) -> None:
     """A State Protocol change per minute, so that a browser can fold and chart it."""
     key = F.concat_ws(" ", "session", F.date_format("minute", "yyyy-MM-dd'T'HH:mm'Z'"))
     message = F.struct(
@@ -148,7 +146,7 @@ def _to_stream(
     )
     options = {
         "url": config.server, "stream": config.stream, "createStreams": "true",
-        "producerId": producer, "batch": str(batch), "committed": str(targets),
+        "producerId": producer, "batch": str(batch), "committed": str(note),
     }  # fmt: skip
     if config.token:
         options["token"] = config.token

@@ -69,15 +69,16 @@ class Producer:
 class Appender:
     """Use it as a context manager: when it is left, everything is in or an error says why not.
 
-    With `targets`, what was noted of the streams, one that has lost messages is not written to.
+    `noted` is where the streams ended after the last batch: one that has lost messages since is
+    not written to.
     """
 
     def __init__(
-        self, options: WriteOptions, producer: Producer | None, targets: Targets | None = None
+        self, options: WriteOptions, producer: Producer | None, noted: Targets | None = None
     ) -> None:
         self._options = options
         self._producer = producer
-        self._targets = targets or Targets()
+        self._targets = noted or Targets()
         self._created: dict[str, int | None] = {}
         self._chunker = Chunker(options.chunk_rows, options.chunk_bytes)
         self._content_types: dict[str, str] = {}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from headrace.client import Retry, Settings
 from headrace.errors import InvalidOffset
 from headrace.protocol.offsets import BEGINNING, parse_token
-from headrace.spark.driver_notes import TARGETS_FILE, DriverNote, given_note, query_note
+from headrace.spark.driver_notes import STREAMS_FILE, DriverNote, given_note, query_note
 from headrace.spark.options import OptionError, Options
 from headrace.spark.streams.sifting import name_refusal
 
@@ -170,7 +170,7 @@ def write_options(given: Mapping[str, str], *, is_query: bool = False) -> WriteO
     exactly_once = options.flag("exactlyOnce", True)
     note = None
     if exactly_once:
-        note = query_note(options, TARGETS_FILE) if is_query else given_note(options)
+        note = query_note(options, STREAMS_FILE) if is_query else given_note(options)
     return WriteOptions(
         settings=_settings(options),
         stream=stream or None,
