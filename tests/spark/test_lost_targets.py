@@ -94,6 +94,19 @@ def test_a_stream_that_is_gone_is_not_created_again(query: Query, name: str) -> 
     assert stored(query.http, name) == [[1, 0]]
 
 
+def test_a_stream_that_may_expire_is_written_on_with_a_warning(
+    query: Query, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"failOnDataLoss": "false"}
+    for batch in (0, 1):
+        query.batch(batch, name, **options)
+    query.http.delete(f"/v1/stream/{name}")
+    for batch in (2, 3):
+        query.batch(batch, name, **options)
+    assert stored(query.http, name) == [[2, 0], [3, 0]]
+    assert caplog.text.count("Continuing, as failOnDataLoss is false") == 1
+
+
 def test_a_server_in_memory_mode_that_was_restarted_is_not_written_on(
     serve: Serve, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

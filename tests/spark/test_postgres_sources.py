@@ -360,3 +360,19 @@ def test_a_batch_begun_before_a_restart_goes_on_only_with_the_partitions_it_had(
     loader.run()
     found = rows(database, "select id from events order by id")
     assert found == [(number,) for number in range(20)]
+
+
+def test_a_first_snapshot_of_wide_rows_fits_into_a_small_heap(
+    database: str, tmp_path: Path
+) -> None:
+    """4,000 rows of 200 kB ended a driver of 1 GiB, for good. Scaled: one batch of all of them
+    ends this one, which was tried by giving it 8,000,000,000 bytes per batch."""
+    execute(
+        database,
+        "create table wide (id int primary key, body text)",
+        "insert into wide select n, repeat(md5(n::text), 6250) from generate_series(1, 1000) n",
+    )
+    words = ["-m", "tests.spark.wide_snapshot", database, str(tmp_path), "600m", "67108864"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1000"]

@@ -13,10 +13,12 @@ from pyspark.sql import DataFrame
 
 from headrace.spark.session import build_session
 
+# An error of memory in one thread would leave the others waiting for it.
+_JAVA = "-XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
+
 
 def main(postgres: str, checkpoint: str, heap: str, bytes_max: str) -> None:
-    # Without the archive of classes, whose size would count against small heaps.
-    conf = {"spark.driver.memory": heap, "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+    conf = {"spark.driver.memory": heap, "spark.driver.extraJavaOptions": _JAVA}
     session = build_session("wide-snapshot", master="local[2]", conf=conf)
     rows = 0
 

@@ -68,6 +68,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     changes_per_batch: int = 50_000
     bytes_per_batch: int = BYTES_PER_BATCH  # of rows as JSON: a batch is in memory as a whole
     row_bytes_max: int = ROW_BYTES_MAX
+    fail_on_data_loss: bool = True  # of a stream it writes to; off: go on if one is lost
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
@@ -87,6 +88,7 @@ def sink(made: DataFrame, config: Config, run: Run) -> DataStreamWriter:
         .option("createStreams", "true")
         .option("producerId", run.producer(config.producer))
         .option("exactlyOnce", str(config.exactly_once).lower())
+        .option("failOnDataLoss", str(config.fail_on_data_loss).lower())
         .option("quarantineStream", config.quarantine)
     )
     return writer.option("token", config.token) if config.token else writer

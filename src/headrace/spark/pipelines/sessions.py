@@ -147,6 +147,7 @@ def _to_stream(changed: DataFrame, config: Config, producer: str, batch: int, no
     options = {
         "url": config.server, "stream": config.stream, "createStreams": "true",
         "producerId": producer, "batch": str(batch), "committed": str(note),
+        "failOnDataLoss": str(config.fail_on_data_loss).lower(),
     }  # fmt: skip
     if config.token:
         options["token"] = config.token

@@ -46,8 +46,9 @@ _OF_KAFKA: Final = {
 WRITE_OPTIONS: Final = frozenset(
     {
         "url", "token", "stream", "producerId", "chunkRows", "chunkBytes", "createStreams",
-        "contentType", "exactlyOnce", "batch", "committed", "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs", "quarantineUrl", "quarantineStream", "quarantineToken",
+        "contentType", "exactlyOnce", "batch", "committed", "failOnDataLoss",
+        "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "quarantineUrl",
+        "quarantineStream", "quarantineToken",
     }
 )  # fmt: skip
 
@@ -119,6 +120,7 @@ class WriteOptions:
     exactly_once: bool
     batch: int | None = None  # of a batch write that says which it is
     note: DriverNote | None = None  # where the driver keeps what was written
+    fail_on_data_loss: bool = True
     quarantine_stream: str = ""  # for rows that the server refuses
     quarantine_settings: Settings = field(default_factory=Settings)
 
@@ -182,6 +184,7 @@ def write_options(given: Mapping[str, str], *, is_query: bool = False) -> WriteO
         exactly_once=exactly_once,
         batch=batch,
         note=note,
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
         quarantine_stream=quarantine,
         quarantine_settings=_quarantine_settings(options),
     )

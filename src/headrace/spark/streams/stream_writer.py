@@ -91,7 +91,11 @@ class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(options, schema)
         self._options = options
-        self._note = TargetNote(options.note) if options.note is not None else None
+        self._note = (
+            TargetNote(options.note, options.fail_on_data_loss)
+            if options.note is not None
+            else None
+        )
         self._targets = self._note.read() if self._note is not None else None
 
     def _note_ends(self, messages: list[WriterCommitMessage | None]) -> None:
