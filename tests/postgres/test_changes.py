@@ -667,7 +667,7 @@ def test_tables_in_another_order_are_the_same_and_others_are_refused(database: s
     turned = ChangeFeed(Slot(database, name, ["more", "items"]))
     assert not turned.next_batch(at, rows_max=9, bytes_max=1 << 24, wait_secs=0).changes
     turned.close()
-    with pytest.raises(SlotError, match=r"follows public\.items, public\.more, and cannot go on"):
+    with pytest.raises(SlotError, match=r"follows public\.items, public\.more and cannot continue"):
         ChangeFeed(Slot(database, name, ["items"])).next_batch(
             at, rows_max=9, bytes_max=1 << 24, wait_secs=0
         )

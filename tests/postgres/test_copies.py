@@ -197,10 +197,10 @@ def test_a_copy_that_a_crash_took_is_made_again() -> None:
 def test_a_copy_is_refused_of_a_table_or_a_slot_that_is_not_there(database: str) -> None:
     execute(database, ITEMS)
     slot = Slot(database, "slot_" + database.rpartition("/")[2], ["items"])
-    with pytest.raises(SlotError, match=r"no slot slot_.* run the pipeline once"):
+    with pytest.raises(SlotError, match=r"no slot slot_.* Run the pipeline once"):
         slot.request_copy("items")
     ChangeFeed(slot).begin()
-    with pytest.raises(SlotError, match=r"follows public\.items, and not public\.absent"):
+    with pytest.raises(SlotError, match=r"follows public\.items, but not public\.absent"):
         slot.request_copy("absent")
 
 
