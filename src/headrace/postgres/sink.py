@@ -61,11 +61,15 @@ class Written:
     was_in: bool = False
 
 
+Load = Callable[[psycopg.Connection], Written]
+Reject = Callable[[list[Rejected]], None]
+
+
 def write(
     target: Target,
     claim: Claim | None,
     batches: Sequence[pa.RecordBatch],
-    reject: Callable[[list[Rejected]], None] | None = None,
+    reject: Reject | None = None,
     connect: Connect = psycopg.connect,
 ) -> Written:
     """Write one partition of one batch, retrying while Postgres is unreachable.
@@ -75,11 +79,24 @@ def write(
     a claim, every call adds. `connect` may give a session that was used before: it is left as it
     came, or closed by the caller when an error propagates.
     """
+    return once(
+        target,
+        claim,
+        lambda connection: _load_all(connection, target, batches, reject),
+        connect,
+    )
+
+
+def once(target: Target, claim: Claim | None, load: Load, connect: Connect) -> Written:
+    """Run `load` in a transaction with the claim's row of the ledger, unless it is there already.
+
+    It is run again while Postgres is away. What it raises ends the transaction.
+    """
     deadline = time.monotonic() + target.retry_secs
     waits = _RETRY_SECS.waits()
     while True:
         try:
-            return _write(target, claim, batches, reject, connect)
+            return _once(target, claim, load, connect)
         except _PASSING as error:
             # A commit whose answer was lost is settled by the ledger on the next try.
             if time.monotonic() > deadline:
@@ -94,44 +111,43 @@ def write(
 
 def _sentence(target: Target, error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.DiskFull | psycopg.errors.OutOfMemory):
-        return f"Postgres has no room for {target.table}: {_reason(error)}. Nothing is lost."
-    return f"Postgres did not take the rows for {target.table}: {_reason(error)}"
+        return f"Postgres has no room for {target.table}: {reason_of(error)}. Nothing is lost."
+    return f"Postgres did not take the rows for {target.table}: {reason_of(error)}"
 
 
-def _reason(error: psycopg.Error) -> str:
+def reason_of(error: psycopg.Error) -> str:
     """What Postgres says, without where in its code it says it."""
     return " ".join(str(error).split("\nCONTEXT")[0].split())
 
 
-def _write(
-    target: Target,
-    claim: Claim | None,
-    batches: Sequence[pa.RecordBatch],
-    reject: Callable[[list[Rejected]], None] | None,
-    connect: Connect,
-) -> Written:
+def _once(target: Target, claim: Claim | None, load: Load, connect: Connect) -> Written:
     with connect(target.url) as connection:
         if claim is not None:
             take_run(connection, claim)
         with connection.transaction():
-            written = _write_in(connection, target, claim, batches, reject)
+            written = _load_unless_in(connection, target, claim, load)
         if target.origin and not written.was_in:
             # One session at a time may have it, and the next task may be in another.
             connection.execute("select pg_replication_origin_session_reset()")
         return written
 
 
-def _write_in(
-    connection: psycopg.Connection,
-    target: Target,
-    claim: Claim | None,
-    batches: Sequence[pa.RecordBatch],
-    reject: Callable[[list[Rejected]], None] | None,
+def _load_unless_in(
+    connection: psycopg.Connection, target: Target, claim: Claim | None, load: Load
 ) -> Written:
     if claim is not None and not enter(connection, claim, can_repeat=bool(target.keys)):
         return Written(0, [], was_in=True)
     if target.origin:
         _set_origin(connection, origin_name(target.origin, claim.partition if claim else 0))
+    return load(connection)
+
+
+def _load_all(
+    connection: psycopg.Connection,
+    target: Target,
+    batches: Sequence[pa.RecordBatch],
+    reject: Reject | None,
+) -> Written:
     rejected: list[Rejected] = []
     load = _upsert if target.keys else _append
     rows = sum(
@@ -173,7 +189,7 @@ def _load_or_split(
         with connection.transaction():
             load(connection, target, batch)
     except (psycopg.DataError, psycopg.IntegrityError) as error:
-        reason = _reason(error)
+        reason = reason_of(error)
         if not can_reject:
             raise SinkError(f"{target.table} refuses a row: {reason}") from error
         if batch.num_rows == 1:
