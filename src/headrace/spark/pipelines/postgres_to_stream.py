@@ -40,6 +40,7 @@ _CHANGES = ("insert", "update", "delete", "truncate", "schema")
 _STREAM_OF_ROWS = "pg-{table}"
 _STREAM_OF_CHANGES = "/postgres/{table}"  # in a bucket, where compact gives history back
 STREAM_FILE = "stream"
+_RFC_3339 = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # a session's time zone is UTC
 _GROWS = (
     "%s grows for ever, and nothing gives its history back: the server refuses what exceeds "
     "limits.max_stream_bytes (in memory mode 10 MiB unless set). Raise it where the server runs, "
@@ -55,6 +56,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     slot: str = ""  # else headrace_<database>
     stream: str = ""  # {schema}, {table} and {key} are filled in; else one of the two below
     format: Literal["rows", "changes"] = "rows"
+    timestamps: bool = False  # of changes: headers.timestamp is when Postgres committed them
     operations: tuple[
         Literal["insert", "update", "delete", "truncate", "schema"], ...
     ] = ()  # the usual
@@ -226,7 +228,7 @@ def messages(changes: DataFrame, config: Config) -> DataFrame:
         # A deleted row has no content; what is known of it is its key.
         shaped = wanted.withColumn("value", F.coalesce("value", "key")).where("value is not null")
     else:
-        shaped = _state_changes(wanted)
+        shaped = _state_changes(wanted, config)
     assert config.stream, "with_stream gives one"
     by_key = "{key}" in config.stream
     if by_key:
@@ -234,7 +236,7 @@ def messages(changes: DataFrame, config: Config) -> DataFrame:
     return shaped.select(_stream(config.stream).alias("stream"), "value")
 
 
-def _state_changes(changes: DataFrame) -> DataFrame:
+def _state_changes(changes: DataFrame, config: Config) -> DataFrame:
     """State Protocol messages. A change of key is an insert of the new and a delete of the old:
     in this order, because of a large value that did not change the old one is all there is."""
     old_key = F.map_filter(_map("old"), lambda name, _: F.map_contains_key(_map("key"), name))
@@ -251,9 +253,11 @@ def _state_changes(changes: DataFrame) -> DataFrame:
     gone = step(F.lit("delete"), was, nothing)
     steps = F.when(moved, F.array(new, gone)).otherwise(F.array(one))
     each = changes.withColumn("each", F.explode(steps))
-    flat = each.select("table", "xid", "unchanged", "each.*")
+    at = F.date_format("committed_at", _RFC_3339) if config.timestamps else nothing
+    flat = each.select("table", "xid", "unchanged", at.alias("timestamp"), "each.*")
     operation = F.col("operation")
-    reset = F.lit('{"headers":{"control":"reset"}}')
+    control = F.struct(F.lit("reset").alias("control"), "timestamp")
+    reset = F.to_json(F.struct(control.alias("headers")))
     told = F.when(operation == "truncate", reset).when(operation == "schema", _schema())
     return flat.withColumn("value", told.otherwise(_change()))
 
@@ -271,10 +275,16 @@ def _change() -> Column:
     """`{"type":…,"key":…,"value":…,"headers":…}`, the row as it came, without parsing it."""
     is_partial = (F.size("unchanged") > 0) & F.col("row").isNotNull()  # TOAST that did not change
     partial = F.when(is_partial, F.col("unchanged"))
-    was = F.when(is_partial, _text("was"))
+    was = F.when(F.col("was").isNotNull(), _text("was"))  # of a change of key
     txid = F.when(F.col("xid") > 0, F.col("xid").cast("string"))
     headers = F.to_json(
-        F.struct("operation", txid.alias("txid"), partial.alias("unchanged"), was.alias("was"))
+        F.struct(
+            "operation",
+            txid.alias("txid"),
+            "timestamp",
+            partial.alias("unchanged"),
+            was.alias("was"),
+        )
     )
     named = F.to_json(F.struct(_name("table").alias("type"), _text("key").alias("key")))
     head = F.regexp_replace(named, r"\}$", "")
