@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from headrace.client import Client
 from headrace.spark.pipelines import (
+    apply_changes,
     archive,
     compact,
     postgres_to_stream,
@@ -45,6 +46,7 @@ class Place:
             return {
                 "stream-to-postgres": self._rows(),
                 "postgres-to-stream": self._messages(client),
+                "apply-changes": self._applied(),
                 "sessions": self._figures(client),
                 "archive": self._archived(),
                 "replay": self._replayed(client),
@@ -92,6 +94,21 @@ class Place:
         stream = f"{self._name}-items"
         self._run(postgres_to_stream, postgres=self._postgres, stream=stream, changes_per_batch=100)
         return list(client.stream(stream).read_json())
+
+    def _applied(self) -> list[Any]:
+        self._run(
+            apply_changes,
+            bucket=self._name,
+            postgres=self._postgres,
+            table="applied_{stream}",
+            keys=("id",),
+            messages_per_batch=150,
+        )
+        with psycopg.connect(self._postgres) as connection:
+            return [
+                connection.execute(f"select * from applied_{n} order by id".encode()).fetchall()
+                for n in range(_SESSIONS)
+            ]
 
     def _archived(self) -> list[Any]:
         from deltalake import DeltaTable

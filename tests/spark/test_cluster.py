@@ -100,6 +100,7 @@ def test_every_pipeline_gives_on_a_cluster_what_it_gives_on_one_machine(
     assert {name: len(result) for name, result in here.items()} == {
         "stream-to-postgres": 240,
         "postgres-to-stream": 120,
+        "apply-changes": 6,
         "sessions": 12,
         "archive": 240,
         "replay": 6,
@@ -183,7 +184,8 @@ def status(state: Path) -> dict[str, object]:
 def test_the_pipelines_are_listed(tmp_path: Path) -> None:
     shown, _ = python(tmp_path, "headrace.cli", "pipeline", "list").output()
     assert [line.split()[0] for line in shown.splitlines()] == [
-        "archive", "compact", "postgres-to-stream", "replay", "sessions", "stream-to-postgres",
+        "apply-changes", "archive", "compact", "postgres-to-stream", "replay", "sessions",
+        "stream-to-postgres",
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from headrace.cli.pipeline import app
 from headrace.client import Client
 from headrace.postgres.slot_figures import slot_figures
-from headrace.spark.pipelines import archive, names, pipeline, postgres_to_stream
+from headrace.spark.pipelines import apply_changes, archive, names, pipeline, postgres_to_stream
 from headrace.spark.pipelines import stream_to_postgres as s2p
 from headrace.spark.pipelines.backfill import backfill
 from headrace.spark.pipelines.base import ConfigError, PipelineConfig, Run
@@ -234,6 +234,7 @@ def test_refused_rows_of_a_table_are_redriven_into_their_streams_once(
     [
         (archive.Config(), "Only stream-to-postgres and postgres-to-stream"),
         (postgres_to_stream.Config(format="changes"), "resnapshot"),
+        (apply_changes.Config(), "resnapshot"),
         (postgres_to_stream.Config(quarantine=""), "has no quarantine stream"),
     ],
 )

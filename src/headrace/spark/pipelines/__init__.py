@@ -12,6 +12,7 @@ from importlib import import_module
 from headrace.spark.pipelines.base import Pipeline
 
 _MODULES = {
+    "apply-changes": "apply_changes",
     "archive": "archive",
     "compact": "compact",
     "postgres-to-stream": "postgres_to_stream",

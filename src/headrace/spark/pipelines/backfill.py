@@ -18,7 +18,13 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import InvalidOffset
 from headrace.protocol.offsets import BEGINNING, START, Position, parse_token
-from headrace.spark.pipelines import archive, postgres_to_stream, sessions, stream_to_postgres
+from headrace.spark.pipelines import (
+    apply_changes,
+    archive,
+    postgres_to_stream,
+    sessions,
+    stream_to_postgres,
+)
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.batch_job import Job, started
 from headrace.spark.pipelines.runner import PipelineSpec
@@ -79,6 +85,11 @@ def _refusal(config: PipelineConfig) -> str:
     if isinstance(config, postgres_to_stream.Config):
         instead = (
             "Postgres does not keep old changes. Copy a table again: headrace pipeline resnapshot."
+        )
+    elif isinstance(config, apply_changes.Config):
+        instead = (
+            "old changes would undo newer ones. Have the source send the rows once more, such as "
+            "with headrace pipeline resnapshot."
         )
     elif isinstance(config, archive.Config):
         instead = "its table would have the messages twice. Archive into another table."

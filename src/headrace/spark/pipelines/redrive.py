@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client import Client
 from headrace.errors import StreamNotFound
-from headrace.spark.pipelines import postgres_to_stream, stream_to_postgres
+from headrace.spark.pipelines import apply_changes, postgres_to_stream, stream_to_postgres
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.runner import PipelineSpec
 from headrace.spark.pipelines.stream_to_postgres import NOT_TEXT
@@ -38,6 +38,13 @@ def redrive(config: PipelineConfig, state: Path) -> PipelineSpec:
             _refuse_changes(config)
             pipeline = Pipeline(
                 f"postgres-to-stream{SUFFIX}", "", postgres_to_stream.Config, _to_streams
+            )
+        case apply_changes.Config():
+            raise ConfigError(
+                "A change that is applied now would come after newer changes of its key, and the "
+                "row would go back to an older value. Have its source send the row once more; of "
+                "postgres-to-stream, copy the table again: headrace pipeline resnapshot --table "
+                "TABLE"
             )
         case _:
             raise ConfigError(

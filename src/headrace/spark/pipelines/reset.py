@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ import psycopg
 from headrace.postgres.catalog import exists
 from headrace.postgres.slots import Slot
 from headrace.spark.pipelines import (
+    apply_changes,
     archive,
     compact,
     postgres_to_stream,
@@ -31,6 +32,9 @@ from headrace.spark.pipelines import (
 )
 from headrace.spark.pipelines.base import RESETS_FILE, PipelineConfig, Run
 from headrace.spark.pipelines.progress import PROGRESS_FILE
+
+_LEDGER = ("headrace.ledger", "headrace.ledger_runs")
+_APPLIED = ("headrace.applied_streams", "headrace.applied_pending")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,9 @@ def carry_out(steps: list[Step]) -> None:
 def _outside(config: PipelineConfig, run: Run) -> list[Step]:
     match config:
         case stream_to_postgres.Config():
-            return [_forget_ledger(config), _reads_again(config)]
+            return [_forget_writer(config, _LEDGER), _reads_again(config)]
+        case apply_changes.Config():
+            return [_forget_writer(config, (*_LEDGER, *_APPLIED)), _applies_again(config)]
         case postgres_to_stream.Config():
             slot = [] if config.electric else [_release_slot(config, run)]
             return [*slot, _new_producer(config, run)]
@@ -86,10 +92,12 @@ def _outside(config: PipelineConfig, run: Run) -> list[Step]:
     raise AssertionError(f"a reset of {type(config)} is not described")
 
 
-def _forget_ledger(config: stream_to_postgres.Config) -> Step:
+def _forget_writer(
+    config: stream_to_postgres.Config | apply_changes.Config, tables: Sequence[str]
+) -> Step:
     def forget() -> None:
         with psycopg.connect(config.postgres) as connection:
-            for table in ("headrace.ledger", "headrace.ledger_runs"):
+            for table in tables:
                 if exists(connection, table):
                     query = f"delete from {table} where writer = %s"
                     connection.execute(query.encode(), (config.writer,))
@@ -107,6 +115,23 @@ def _reads_again(config: stream_to_postgres.Config) -> Step:
     return Step(
         f"The next run writes every message again, and the rows of {config.table} stay: they "
         'will be there twice. Empty the table first, or set starting = "latest".'
+    )
+
+
+def _applies_again(config: apply_changes.Config) -> Step:
+    if config.starting == "latest":
+        return Step(
+            "The next run applies only what is appended after it starts (starting = latest)."
+        )
+    if config.scd_type == 2:
+        return Step(
+            "The next run applies every change again, and the history that is there stays: each "
+            "version will be there twice. Empty the tables first."
+        )
+    return Step(
+        "The next run applies every change again: the tables go through their past once more, and "
+        "end as the streams say. Rows that the streams do not name stay: empty the tables first "
+        "to be rid of them."
     )
 
 

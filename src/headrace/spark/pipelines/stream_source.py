@@ -48,12 +48,14 @@ def selection(config: StreamsConfig) -> dict[str, str]:
     return chosen | {"subscribe": ",".join(config.streams)}
 
 
-def messages(spark: SparkSession, config: StreamsConfig, value: str = "string") -> DataFrame:
+def messages(
+    spark: SparkSession, config: StreamsConfig, value: str = "string", **options: str
+) -> DataFrame:
     """The messages of the streams, as they come; `value` is string or binary."""
     return (
         spark.readStream.format("headrace")
         .schema(f"stream string, value {value}, offset string, content_type string")
-        .options(**selection(config))
+        .options(**selection(config), **options)
         .option("startingOffsets", config.starting)
         .option("maxMessagesPerTrigger", config.messages_per_batch)
         .option("maxBytesPerTrigger", config.bytes_per_batch)

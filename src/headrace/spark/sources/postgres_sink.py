@@ -102,8 +102,8 @@ class _Sink:
         # Chosen on the driver: one for all tasks, another after a restart.
         self._run = str(uuid.uuid4())
         self.exactly_once = options.flag("exactlyOnce", True)
-        self._quarantine = _quarantine(options)
-        self._note = _note(options, is_query=is_query) if self.exactly_once else None
+        self._quarantine = quarantine_of(options)
+        self._note = commit_note_of(options, is_query=is_query) if self.exactly_once else None
         self._committed = self._note.read() if self._note else None
         checkpoint = self._note.note.checkpoint if self._note and is_query else None
         self._planned = planned(checkpoint) if checkpoint is not None else None
@@ -147,12 +147,12 @@ class _Sink:
         )
 
 
-def _note(options: Options, *, is_query: bool) -> CommitNote | None:
+def commit_note_of(options: Options, *, is_query: bool) -> CommitNote | None:
     note = query_note(options, FILE) if is_query else given_note(options)
     return CommitNote(note, options.text("writer")) if note is not None else None
 
 
-def _quarantine(options: Options) -> Quarantine | None:
+def quarantine_of(options: Options) -> Quarantine | None:
     stream = options.text("quarantineStream")
     if not stream:
         return None
