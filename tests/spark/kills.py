@@ -15,12 +15,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -91,17 +91,13 @@ class Campaign:
         self._inserted = self.restarts = 0
         self.killed: Counter[str] = Counter()
 
-    def __enter__(self) -> Campaign:
+    def __enter__(self) -> Self:
         try:
             self.postgres = self._stack.enter_context(private_postgres())
-            with psycopg.connect(self.postgres.url) as connection:
-                connection.execute("create table items (id int primary key, title text)")
             self.server = self._serve("0")
-            with self._client() as client:
-                for name in STREAMS:
-                    client.stream(name).create("application/json")
+            self._prepare()
             self._drive()
-            for load in (self._append, self._insert):
+            for load in self._loads():
                 self._threads.append(threading.Thread(target=load))
                 self._threads[-1].start()
         except BaseException:
@@ -119,6 +115,17 @@ class Campaign:
             self.server.kill()
         self._stack.close()
         shutil.rmtree(self._home)
+
+    def _prepare(self) -> None:
+        with psycopg.connect(self.postgres.url) as connection:
+            connection.execute("create table items (id int primary key, title text)")
+        with self._client() as client:
+            for name in STREAMS:
+                client.stream(name).create("application/json")
+
+    def _loads(self) -> Sequence[Callable[[], None]]:
+        """What writes, each in a thread, until the campaign stops."""
+        return self._append, self._insert
 
     def fight(self, kinds: Iterable[str], secs: float = math.inf) -> dict[str, Outcome]:
         """Make these kills in random order, then let everything arrive, and compare.
@@ -207,7 +214,7 @@ class Campaign:
             ),
         }
 
-    def _arrived(self) -> tuple[int, int]:
+    def _arrived(self) -> tuple[int, ...]:
         """How many records are in the table, and how many in the stream."""
         [(made,)] = self._rows("select to_regclass('session_events') is not null")
         rows = self._rows("select count(*) from session_events")[0][0] if made else 0
@@ -269,18 +276,20 @@ class Campaign:
         return server
 
     def _drive(self) -> None:
-        command = [sys.executable, "-m", "tests.spark.both_ways", self._cluster.url]
-        command += [str(self._state), self.server.url, self.postgres.url]
-        if not self._exactly_once:
-            command.append("--at-least-once")
         with self._log.open("ab") as log:
             self._driver = subprocess.Popen(
-                command,
+                [sys.executable, "-m", *self._command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _command(self) -> list[str]:
+        """The driver's module and its arguments."""
+        command = ["tests.spark.both_ways", self._cluster.url, str(self._state)]
+        command += [self.server.url, self.postgres.url]
+        return command if self._exactly_once else [*command, "--at-least-once"]
 
     @property
     def _step(self) -> int:

@@ -1,9 +1,10 @@
 """The long tier of the kill tests: 20 kills of each part, and a report of what arrived.
 
 Then the same with producers and ledger switched off, which must show doubled records: else the
-run could not have found any. Exits 1 if either is not so.
+run could not have found any. Then a mirrored database (`tests.spark.mirror`). Exits 1 if one of
+them is not as it should be.
 
-    python -m tests.spark.soak [--each 20] [--minutes M]
+    python -m tests.spark.soak [--each 20] [--minutes M] [--mirror-minutes 10]
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.spark import mirror
 from tests.spark.cluster import Cluster
 from tests.spark.kills import KINDS, Campaign, Outcome
 
@@ -33,6 +35,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=20, help="kills of each part")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then kill no more")
     parser.add_argument("--without", type=int, default=_DRIVER_KILLS_WITHOUT)
+    parser.add_argument("--mirror-minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--report", type=Path, help="instead of one under bench/results")
     given = parser.parse_args()
@@ -45,6 +48,7 @@ def main() -> None:
             killed, restarts = campaign.killed, campaign.restarts
         with Campaign(cluster, given.seed, exactly_once=False) as campaign:
             without = campaign.fight(given.without * ["driver"])
+        mirrored = mirror.campaign(cluster, given.seed, given.mirror_minutes)
     report: dict[str, Any] = {
         "date": date,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
@@ -55,12 +59,13 @@ def main() -> None:
         "driver ended by itself and was started again": restarts,
         "exactly once": _told(exact),
         f"switched off, {given.without} kills of the driver": _told(without),
+        "a database mirrored": mirrored,
     }
     text = json.dumps(report, indent=2)
     print(text)
     path = given.report or RESULTS / f"{date}-spark-kills.json"
     path.write_text(text + "\n", "utf-8")
-    is_exact = all(outcome.is_exact for outcome in exact.values())
+    is_exact = all(outcome.is_exact for outcome in exact.values()) and not mirrored["differences"]
     can_fail = any(outcome.duplicated for outcome in without.values())
     sys.exit(0 if is_exact and can_fail else 1)
 
