@@ -121,7 +121,7 @@ def test_history_has_the_times_at_which_postgres_committed(
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("settings", "sentence"),
     [
         ({"table": "{topic}"}, "may contain {stream}"),
         ({"partitions": 0}, "partitions must be 1 or more"),
@@ -132,7 +132,7 @@ def test_history_has_the_times_at_which_postgres_committed(
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(
-    told: dict[str, Any], sentence: str
+    settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        apply_changes.PIPELINE.configure(told)
+        apply_changes.PIPELINE.configure(settings)

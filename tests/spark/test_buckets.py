@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from headrace.client.errors import UnexpectedAnswer
 from headrace.errors import BucketNotFound
 from headrace.protocol.buckets import encode_segment
 from headrace.spark.streams.offset_tracker import DataLoss
+from headrace.spark.streams.stream_reader import StreamReader
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import live_readers
@@ -191,6 +193,38 @@ def publish(http: httpx.Client, path: str, body: bytes) -> None:
     """A snapshot of everything that the stream holds."""
     tail = http.head(path).headers["Stream-Next-Offset"]
     assert http.put(f"{path}/snapshot/{tail}", content=body, headers=JSON).status_code == 204
+
+
+def test_a_batch_that_was_trimmed_after_it_was_planned_has_the_snapshot_instead(
+    http: httpx.Client, bucket: str
+) -> None:
+    """A restart repeats the plan: it must not end there for ever, nor leave out the snapshot."""
+    path = f"/{bucket}/a"
+    put(http, path, b"[1,2]")
+    reader = stream_reader(http, subscribe=path, fromSnapshot="true")
+    once = source(http, subscribe=path, fromSnapshot="true").reader(TEXT_SCHEMA)
+    end, planned = plan(reader, same(reader.initialOffset()))
+    planned_once = once.partitions()
+    publish(http, path, b"state")
+    assert found(read_all(reader, planned)) == [(path, b"state")]
+    assert [row["value"] for row in read_all(once, planned_once)] == ["state"]
+    post(http, path, b"[3]")
+    later, planned = plan(reader, end)
+    assert found(read_all(reader, planned)) == [(path, b"3")]
+    post(http, path, b"[4]")
+    publish(http, path, b"newer")
+    assert read_all(reader, planned) == [], "the snapshot is behind the end of the batch"
+    with pytest.raises(DataLoss, match="trimmed"):
+        read_all(once, planned_once)  # no batch follows
+    later, planned = plan(reader, later)
+    publish(http, path, b"newest")
+    assert found(read_all(reader, planned)) == [(path, b"newest")]
+
+
+def plan(reader: StreamReader, start: Any) -> tuple[Any, Any]:
+    """The end of the next batch, and its partitions."""
+    end = same(reader.latestOffset(start, reader.getDefaultReadLimit()))
+    return end, reader.partitions(start, end)
 
 
 def test_a_bucket_that_does_not_exist_is_named(http: httpx.Client) -> None:

@@ -156,6 +156,11 @@ class RowsDigest:
         return f"{_DIGEST_MARK}{self._hash.hexdigest()}"
 
 
+def digest_of_plan(plan: str) -> str:
+    """For rows that follow from where they are: `plan` says how the batch is partitioned."""
+    return f"{_DIGEST_MARK}{plan}"
+
+
 def digest(batches: Iterable[pa.RecordBatch]) -> str:
     found = RowsDigest()
     for batch in batches:

@@ -90,7 +90,7 @@ def write(
 def once(target: Target, claim: Claim | None, load: Load, connect: Connect) -> Written:
     """Run `load` in a transaction with the claim's row of the ledger, unless it is there already.
 
-    It is run again while Postgres is away. What it raises ends the transaction.
+    It is retried while Postgres is down. What it raises ends the transaction.
     """
     deadline = time.monotonic() + target.retry_secs
     waits = _RETRY_SECS.waits()

@@ -60,7 +60,7 @@ class TargetTable:
 
 
 def identifier(name: str) -> sql.Identifier:
-    """`schema.table`; what stands behind the first dot is one name."""
+    """`schema.table`, split at the first dot."""
     return sql.Identifier(*qualified(name).split(".", 1))
 
 

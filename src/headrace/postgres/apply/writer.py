@@ -59,9 +59,9 @@ def apply(
     reject: Reject,
     connect: Connect = psycopg.connect,
 ) -> Written:
-    """Apply the messages, which are ordered by stream and offset, outlasting Postgres's absence.
+    """Apply the messages, which are ordered by stream and offset; retry while Postgres is down.
 
-    Batches have the columns stream, offset, value and is_snapshot. What is no change, and what
+    Batches have the columns stream, offset, value and is_snapshot. What is not a change, and what
     Postgres refuses, is handed to `reject` before the rest is committed.
     """
     return once(target, claim, lambda c: _apply(c, rules, writer, batches, reject), connect)
@@ -240,7 +240,7 @@ class _Stream:
     # -- what is refused ------------------------------------------------------------------------
 
     def _refuse(self, event: Put | Gone, message: Message, reason: str) -> None:
-        if message.is_snapshot:  # of which this is one row
+        if message.is_snapshot:  # this is one of its rows
             fields = {name: msgspec.Raw(value) for name, value in event.fields.items()}
             row = {"type": event.source.type, "key": event.key, "value": fields}
             message = message._replace(value=msgspec.json.encode(row))

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from headrace.postgres.apply.applied_table import Rules
 from headrace.postgres.apply.registry import prepare as prepare_registry
 from headrace.postgres.apply.writer import Message, apply
-from headrace.postgres.ledger import Claim, RowsDigest, SinkError, prepare
+from headrace.postgres.ledger import Claim, SinkError, digest_of_plan, prepare
 from headrace.postgres.sink import Rejected, Target
 from headrace.spark.kept_connections import postgres_connection
 from headrace.spark.options import OptionError, Options
@@ -30,7 +30,7 @@ NAME = "headrace_apply_changes"
 OPTIONS = frozenset(
     {
         "url", "table", "keys", "scdType", "createTable", "newColumns", "fireTriggers", "writer",
-        "query", "batch", "committed", "origin", "retrySecs", "exactlyOnce",
+        "query", "batch", "partitions", "committed", "origin", "retrySecs", "exactlyOnce",
         "quarantineUrl", "quarantineStream", "quarantineToken",
     }
 )  # fmt: skip
@@ -69,6 +69,7 @@ class ChangesWriter(DataSourceArrowWriter):
         )
         self._writer = options.required("writer", "apply-changes")
         self._query = options.text("query", self._writer)
+        self._partitions = options.number("partitions", 0, least=1)
         self._batch = int(options.required("batch", "the batch number of foreachBatch"))
         # Chosen on the driver: one for all tasks, another after a restart.
         self._run = str(uuid.uuid4())
@@ -86,11 +87,9 @@ class ChangesWriter(DataSourceArrowWriter):
         assert task is not None, "not in a Spark task"
         partition = task.partitionId()
         with HeldRows() as held:
-            rows = RowsDigest()
             for batch in iterator:
-                rows.add(batch)
                 held.add(batch)
-            claim = self._claim(partition, rows.value()) if self._exactly_once else None
+            claim = self._claim(partition) if self._exactly_once else None
             aside = self._quarantine.of(claim) if self._quarantine is not None else None
             reject = aside.send if aside is not None else _refuse
             written = apply(
@@ -98,7 +97,11 @@ class ChangesWriter(DataSourceArrowWriter):
             )
         return Done(written.rows, aside.sent if aside is not None else 0, partition)
 
-    def _claim(self, partition: int, digest: str) -> Claim:
+    def _claim(self, partition: int) -> Claim:
+        # The number of partitions says which streams this one has, and the plan which messages.
+        # Not the messages themselves: repeated, some may be in a newer snapshot of their stream,
+        # which the next batch starts with.
+        digest = digest_of_plan(f"{self._partitions} partitions by stream")
         return Claim(
             self._writer, self._query, partition, self._batch, self._run, digest, self._committed
         )

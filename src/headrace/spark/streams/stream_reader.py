@@ -7,6 +7,7 @@ partition, and connections are made where they are used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -66,12 +67,13 @@ class _Replaced(Exception):
 
 
 def read_partition(
-    options: ReadOptions, schema: pa.Schema, partition: StreamPartition
+    options: ReadOptions, schema: pa.Schema, partition: StreamPartition, *, has_next: bool = False
 ) -> Iterator[pa.RecordBatch]:
+    """`has_next`: another batch follows, which starts with the snapshot of a trimmed stream."""
     freeze_modules()
     server = Server(options.settings)
     try:
-        found = gathered(_batches(options, server, Columns(schema), partition))
+        found = gathered(_batches(options, server, Columns(schema), partition, has_next))
         # A thread costs more than it saves where one answer holds everything.
         is_long = sum(span.bytes for span in partition.spans) > _AHEAD_BYTES_MIN
         yield from prefetched(found, _PREFETCH_BATCHES) if is_long else found
@@ -80,11 +82,18 @@ def read_partition(
 
 
 def _batches(
-    options: ReadOptions, server: Server, columns: Columns, partition: StreamPartition
+    options: ReadOptions,
+    server: Server,
+    columns: Columns,
+    partition: StreamPartition,
+    has_next: bool,
 ) -> Iterator[pa.RecordBatch]:
     for span in partition.spans:
         try:
-            yield from _span_batches(server, columns, span)
+            if options.from_snapshot:
+                yield from _span_or_snapshot(server, columns, span, has_next)
+            else:
+                yield from _span_batches(server, columns, span)
         except (HeadraceError, _Replaced) as error:
             loss = _loss(server, span, error)
             if loss is None:
@@ -94,6 +103,30 @@ def _batches(
                     f"{span.stream}: {loss} Its messages from {span.start} to {span.end} were "
                     "planned for this batch. Set failOnDataLoss=false to continue without them."
                 ) from None
+
+
+def _span_or_snapshot(
+    server: Server, columns: Columns, span: OffsetRange, has_next: bool
+) -> Iterator[pa.RecordBatch]:
+    """What was planned. If it was trimmed since: from the stream's snapshot to the same end.
+
+    A snapshot that lies behind that end has all of it. Then there is nothing to read here, and the
+    next batch starts with that snapshot.
+    """
+    while True:
+        try:
+            yield from _span_batches(server, columns, span)
+            return
+        except (OffsetTrimmed, SnapshotNotFound):
+            [tail] = server.tails([{"stream": span.stream}])
+            earliest = tail.earliest_offset
+            if is_another(tail.created_at_ms, span.created_at_ms):
+                raise
+            if earliest > span.end and has_next:
+                return
+            if earliest > span.end or span.start == f"{SNAPSHOT}{earliest}":
+                raise
+            span = replace(span, start=f"{SNAPSHOT}{earliest}")
 
 
 def _loss(server: Server, span: OffsetRange, error: HeadraceError | _Replaced) -> str | None:
@@ -218,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StreamPartition), "partitions are our own"
-        return read_partition(self._options, self._schema, partition)
+        return read_partition(self._options, self._schema, partition, has_next=True)
 
     def stop(self) -> None:
         if self._server_now is not None:
