@@ -40,6 +40,13 @@ def test_values_of_state_protocol_changes_stay_as_they_came() -> None:
     assert events(gone) == [Gone(Source("t"), "", {})]
 
 
+@pytest.mark.parametrize("timestamp", [17, "yesterday", None, {}])
+def test_a_time_that_is_not_one_costs_only_the_time(timestamp: Any) -> None:
+    headers = {"operation": "insert", "timestamp": timestamp}
+    (put,) = events({"type": "t", "key": "k", "value": {}, "headers": headers})
+    assert put == Put(Source("t"), "k", {})
+
+
 def test_session_events_set_and_remove() -> None:
     message = {"type": "t", "key": "k", "operation": "set", "value": {"a": None}}
     assert events(message) == [Put(Source("t"), "k", {"a": b"null"})]

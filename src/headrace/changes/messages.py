@@ -34,7 +34,7 @@ class _Headers(msgspec.Struct):
     control: str | None = None
     unchanged: tuple[str, ...] = ()
     was: str | None = None
-    timestamp: datetime | None = None
+    timestamp: object = None
 
 
 class _Message(msgspec.Struct):
@@ -137,7 +137,10 @@ def _row_fields(value: msgspec.Raw) -> Fields:
     return {name: bytes(part) for name, part in _fields.decode(value).items()}
 
 
-def _micros(at: datetime | None) -> int | None:
-    if at is None:
+def _micros(timestamp: object) -> int | None:
+    """None if it is not RFC 3339: a row does not depend on its time."""
+    try:
+        at = msgspec.convert(timestamp, datetime)
+    except msgspec.ValidationError:
         return None
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
