@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from headrace.client import State
 from headrace.postgres.apply.applied_table import Rules
 from headrace.postgres.apply.registry import prepare as prepare_registry
 from headrace.postgres.apply.writer import apply
@@ -247,6 +249,46 @@ def test_what_is_no_change_is_set_aside_with_a_reason(
 def test_messages_about_no_row_are_passed_over(items: Applier) -> None:
     items({"headers": {"control": "something-new"}}, put("1", row(1)))
     assert (rows(items.url), items.rejected) == ([(1, "n", "b")], [])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_changes_in_any_batches_make_what_a_state_says(items: Applier, seed: int) -> None:
+    rng = random.Random(seed)
+    state = State()
+    for _ in range(12):
+        batch = [message for _ in range(rng.randint(1, 8)) for message in any_change(rng)]
+        cut = rng.randint(0, len(batch))
+        for part in (batch[:cut], batch[cut:]):
+            if part:
+                items(*part)
+        for message in batch:
+            state.apply(message)
+        found = {str(id_): (name, big) for id_, name, big in rows(items.url)}
+        folded = state.rows("items").items()
+        assert found == {key: (row.get("name"), row.get("big")) for key, row in folded}
+    assert items.rejected == []
+
+
+def any_change(rng: random.Random) -> list[Any]:
+    """One change of few keys. A change of key is two messages, which a batch may part."""
+    key, name = rng.randint(1, 5), str(rng.randint(0, 99))
+    value: dict[str, Any] = {"id": key, "name": name}
+    match rng.choice("pppuuumddrsse"):
+        case "p":
+            return [put(str(key), value | {"big": name})]
+        case "u":
+            return [put(str(key), value, unchanged=["big"])]
+        case "m":
+            was = str(key % 5 + 1)
+            return [put(str(key), value, unchanged=["big"], was=was), gone(was)]
+        case "d":
+            return [gone(str(key))]
+        case "r":
+            return [RESET]
+        case "s":
+            return [control("snapshot-start")] if rng.random() < 0.3 else []
+        case _:
+            return [control("snapshot-end")]
 
 
 NASTY = """
