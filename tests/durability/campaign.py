@@ -71,6 +71,7 @@ class Campaign:
             enough = self.acknowledged + self._random.randrange(acks_max)
             for client in clients:
                 client.start()
+            self.meanwhile()
             eventually(lambda: self.acknowledged >= enough, "clients are acknowledged")
         finally:
             end(server)
@@ -79,6 +80,9 @@ class Campaign:
             assert not client.is_alive(), f"{client.name} hears nothing and waits"
             self._note(client)
         self.lives += 1
+
+    def meanwhile(self) -> None:
+        """What happens while the clients of a life are at work."""
 
     def _clients(self, port: int) -> list[Client]:
         clients: list[Client] = []
@@ -136,9 +140,14 @@ class Evidence:
 
 
 def read_lines(client: httpx.Client, path: str) -> list[str]:
-    if client.head(path).status_code == 404:
-        return []
-    return b"".join(answer.content for answer in catch_up(client, path)).decode().splitlines()
+    return (read_text(client, path) or "").splitlines()
+
+
+def read_text(client: httpx.Client, path: str) -> str | None:
+    """All of a stream; None where it is not there."""
+    if client.head(path).status_code in (404, 410):
+        return None
+    return b"".join(answer.content for answer in catch_up(client, path)).decode()
 
 
 def existence_of(client: httpx.Client, path: str) -> Existence:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
+from headrace.limits import Limits
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from tests.durability.crash_machine import Machine
 
 NAMES = ["a", "b", "c", "d"]
+DEPTH_MAX = Limits().fork_depth_max
+DEEP = [f"deep/{number}" for number in range(DEPTH_MAX + 2)]  # one more than may be
+DEEPER = 24
 BUCKET = "bucket"
 BUCKETED = [f"/{BUCKET}/a", f"/{BUCKET}/b", f"/{BUCKET}/c"]
 TYPES = ["text/plain", "application/json", "application/octet-stream"]
@@ -71,6 +75,21 @@ def do_chain(machine: Machine, name: str) -> None:
     names = machine.random.sample(NAMES, len(NAMES))
     for source, fork in pairwise(names):
         machine.create(fork, Create(fork=ForkRequest(source, None, 0)), source)
+
+
+def do_deepen(machine: Machine, name: str) -> None:
+    """One long chain, two dozen forks longer each time; past the limit of depth half of it goes."""
+    at = max((n for n, one in enumerate(DEEP) if one in machine.engine.streams), default=None)
+    if at is None:
+        machine.create(DEEP[0], Create(random_body(machine.random), "text/plain"))
+        return
+    if at >= DEPTH_MAX:
+        for one in machine.random.sample(DEEP, len(DEEP) // 2) + DEEP[at:]:
+            machine.delete(one)
+        return
+    for source, fork in pairwise(DEEP[at : at + DEEPER + 1]):
+        machine.create(fork, Create(fork=ForkRequest(source, None, 0)), source)
+        machine.append(fork, Append(b"%d" % machine.random.randrange(100)))
 
 
 def do_close(machine: Machine, name: str) -> None:
@@ -176,7 +195,7 @@ STREAM_ACTIONS: Sequence[tuple[int, Action]] = [
     (12, do_sweep),
     (1, do_wait),
 ]
-TROUBLED_ACTIONS: Sequence[tuple[int, Action]] = [(6, do_chain)]
+TROUBLED_ACTIONS: Sequence[tuple[int, Action]] = [(6, do_chain), (6, do_deepen)]
 ACTIONS: Sequence[tuple[int, Action]] = [
     *STREAM_ACTIONS,
     (8, do_publish),

@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -40,15 +41,17 @@ from tests.durability.modes import ALL_MODES, DURABLE_MODES, KEPT_MODES, setting
 from tests.durability.producer_races import Race, run_race
 from tests.durability.scale import recovery_at_size, streams_at_scale
 from tests.durability.test_live import Followed, kill
+from tests.durability.troubled_campaign import TroubledCampaign
 
 TEXT = {"content-type": "text/plain"}
 PATH = "/v1/stream/soak"
 # How the time is divided; what is not here takes what it takes.
 SHARES = {
-    "seeds": 0.25,
-    "troubled": 0.2,
-    "kills": 0.15,
+    "seeds": 0.2,
+    "troubled": 0.15,
+    "kills": 0.12,
     "cuts": 0.08,
+    "trouble": 0.16,
     "full": 0.04,
     "histories": 0.08,
     "races": 0.06,
@@ -157,6 +160,31 @@ def cuts(soak: Soak, directory: Path) -> None:
                 soak.say(f"power cuts, {mode}", _told(campaign, "cuts"), wrong)
         except CannotCutPower as reason:
             soak.lines.append(f"| power cuts, {mode} | not possible here: {reason} | |")
+
+
+def trouble(soak: Soak, directory: Path) -> None:
+    """Kills and power cuts with fork chains down to the limit, clock steps and full disks."""
+    ends: dict[str, Callable[[PowerCutDisk, ServerProcess], None]] = {
+        "kill -9": lambda _, server: kill(server),
+        "power cuts": _cut,
+    }
+    for mode, (name, end) in product(DURABLE_MODES, ends.items()):
+        within = soak.until("trouble", len(DURABLE_MODES) * len(ends))
+        what = f"{name} with fork chains, clock steps and full disks, {mode}"
+        work = directory / f"trouble-{mode}-{name.partition(' ')[0]}"
+        work.mkdir()
+        try:
+            with PowerCutDisk(work) as disk:
+                env = settings(mode, disk.path / "data")
+                campaign = TroubledCampaign(env, work, seed=int(time.time()), disk=disk.path)
+                while within() or not campaign.lives:
+                    campaign.live_and_die(partial(end, disk))
+                    if end is _cut:
+                        disk.restore()
+                wrong = campaign.violations(campaign.examine())
+                soak.say(what, f"{_told(campaign, 'lives')}; {campaign.trouble}", wrong)
+        except CannotCutPower as reason:
+            soak.lines.append(f"| {what} | not possible here: {reason} | |")
 
 
 def full(soak: Soak, directory: Path) -> None:
@@ -301,7 +329,7 @@ def main() -> int:
             partial(every_bit, soak),
             *(
                 partial(part, soak, directory)
-                for part in (kills, cuts, full, histories, races, live, at_size)
+                for part in (kills, cuts, trouble, full, histories, races, live, at_size)
             ),
         ]
         try:

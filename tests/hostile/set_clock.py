@@ -26,7 +26,8 @@ class SetClockServer(ServerProcess):
         self._offset = directory / "clock"
         self.set_clock(0)
         # The tests are a package of the repository, not of the environment.
-        found = {"PYTHONPATH": os.pathsep.join(sys.path), _VARIABLE: str(self._offset)}
+        paths = filter(None, [env.get("PYTHONPATH", ""), *sys.path])
+        found = {"PYTHONPATH": os.pathsep.join(paths), _VARIABLE: str(self._offset)}
         super().__init__({**env, **found}, cwd=str(directory))
 
     def set_clock(self, offset_secs: int) -> None:

@@ -15,6 +15,7 @@ from headrace.testing.delivery_checker import DeliveryChecker, Existence, Lifecy
 DEADLINE_SECS = 30.0
 HEADERS = {"Content-Type": "text/plain"}
 INDETERMINATE = 500  # storage failed under the request: the same as no answer
+DISK_FULL = 507
 STORAGE_FAILED = 503  # storage had failed before: it did not happen, and the server is about to end
 
 
@@ -134,7 +135,7 @@ class LifecycleClient(Client):
     def _make(self, path: str, existence: Existence, method: str, **headers: str) -> bool:
         self._lifecycles.attempt(path, existence)
         status = self.ask(method, path, **headers)
-        if status is None or status == STORAGE_FAILED:
+        if status is None or status in (STORAGE_FAILED, DISK_FULL):
             return False
         assert status in (200, 201, 204), f"{method} {path} was answered {status}"
         self._lifecycles.confirm(path, existence)
