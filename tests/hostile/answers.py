@@ -40,8 +40,8 @@ POLL_SECS: Final = 1.0
 ANSWERED_SHARE_MIN: Final = 0.6
 _FAULTS: Final = Path(__file__).parent / "faults"
 _PLANTED: Final = re.compile(r"planted fault number (\d+): (.*)")
-# Called by uvloop, which closes the connection for it and says nothing.
-UNLOGGED: Final = {"BodyReceiver.get_buffer", "BodyReceiver.buffer_updated"}
+# Where uvloop asks for a buffer: it closes the connection for a fault in there and logs nothing.
+UNLOGGED: Final = {"BodyReceiver.get_buffer", "LargeBody.room"}
 _LOGGED: Final = re.compile(r"PlantedFault: number (\d+): ")
 
 

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.hostile.probe import Probe
 
 ROOT = "/v1/stream"
 MIB = 1024 * 1024
+TOGETHER_SECS = 40  # enough to make thousands of forks before the first of them expires
 SETTINGS = {
     "DS_LIMITS__MAX_STREAM_BYTES": str(64 * MIB),
     "DS_LIMITS__MAX_MEMORY_BYTES": str(2**31),
@@ -248,7 +250,8 @@ def measure_forks(count: int = 8000) -> None:
             create_forks(client, "/figures/fork", count, bucket)
             client.request("PUT", f"{ROOT}/source", b"x" * 1000, Content_Type="text/plain")
             begun = time.perf_counter()
-            create_forks(client, f"{ROOT}/short/", count, f"{ROOT}/source", Stream_TTL="20")
+            at = f"{datetime.now(UTC) + timedelta(seconds=TOGETHER_SECS):%Y-%m-%dT%H:%M:%SZ}"
+            create_forks(client, f"{ROOT}/short/", count, f"{ROOT}/source", Stream_Expires_At=at)
             print(
                 f"{'forks: ' + str(count) + ' created':28} took {time.perf_counter() - begun:.2f} s"
             )
