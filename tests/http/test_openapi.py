@@ -269,6 +269,8 @@ def use_server(call: Caller) -> None:
     call("readMetrics", 200, "/metrics")
     etag = call("describeApi", 200, "/openapi.json").headers["etag"]
     call("describeApi", 304, "/openapi.json", headers={"If-None-Match": etag})
+    call("leadToBrowser", 307, "/", headers={"Accept": "text/html"})
+    call("leadToBrowser", 404, "/")
     call("findBrowser", 308, "/ui")
     etag = call("readBrowser", 200, "/ui/app.js").headers["etag"]
     call("readBrowser", 304, "/ui/app.js", headers={"If-None-Match": etag})

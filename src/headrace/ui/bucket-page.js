@@ -1,8 +1,8 @@
 // One bucket: what is in it, how large it is, how fast it grows, and the latest changes.
 //
 // The bucket is listed once, page by page; from then on its feed says which streams moved and to
-// which offset. What the listing does not know (where a snapshot stands, live readers) is asked
-// for the rows in sight.
+// which offset. What the listing does not say (the offset of a snapshot, the rate) is asked for
+// the rows in sight.
 
 import { copy, h, icon, replace, toast } from "./dom.js"
 import { bytes, clock, count, moment, plural, rate } from "./format.js"

@@ -61,7 +61,7 @@ export class MessageList {
     this.element = h("div", { class: "reader" }, this.earlier, this.scroller, this.empty, this.newer)
   }
 
-  // -- where the list stands ---------------------------------------------------------------
+  // -- position ----------------------------------------------------------------------------
 
   /** Begin anew with the messages there are, at their end. */
   reset() {

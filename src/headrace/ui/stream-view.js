@@ -285,7 +285,7 @@ export class StreamView extends EventTarget {
     }
   }
 
-  /** The tail moved on: seen by this view, or by whoever asked the server. */
+  /** The tail moved on: this view has seen it, or the details have asked the server. */
   noteTail(token, earliest = null) {
     const tail = parseOffset(token)
     if (earliest) this.#floor = parseOffset(earliest)

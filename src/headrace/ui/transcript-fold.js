@@ -14,7 +14,7 @@ import { Materialised, changeOf } from "./state-fold.js"
 
 const PROBED_MAX = 50
 
-/** Whether most of a stream's first messages are parts of a conversation. */
+/** Whether at least half of a stream's first messages are parts of a conversation. */
 export function isTranscript(texts) {
   const transcript = new Transcript()
   const first = texts.slice(0, PROBED_MAX)
@@ -52,7 +52,7 @@ export class Transcript {
   constructor({ plain = false } = {}) {
     this.plain = plain
     this.turns = [] // { role, id, parts, from, to: numbers of messages, done }
-    this.changed = new Set() // turns, for whoever draws them to empty
+    this.changed = new Set() // turns since the view last drew them; it empties the set
     this.ignored = 0
   }
 
@@ -166,7 +166,7 @@ export class Transcript {
     }
   }
 
-  /** One part of an AI SDK message stream; false where it is none. */
+  /** One part of an AI SDK message stream; false if it is something else. */
   #part(part, number) {
     const { type } = part
     if (SILENT.has(type)) return true

@@ -1,5 +1,5 @@
-// The transcript: a conversation as its turns, the latest at the end. All of it is text: a message
-// can say what it likes, and nothing it says becomes markup, a link or an image.
+// The transcript: a conversation as turns, the latest at the end. All content is shown as text:
+// nothing in a message becomes markup, a link or an image.
 
 import { h, icon, replace } from "./dom.js"
 import { count, indentJson, paintJson, plural } from "./format.js"
@@ -138,7 +138,7 @@ export class TranscriptView extends EventTarget {
     const parts = [
       nothing ? "No chat or agent messages are recognised here." : plural(turns, "turn"),
       first ? `from message ${count(first)} on: what came before is not in it` : null,
-      ignored ? plural(ignored, "message is no part of it", "messages are no part of it") : null,
+      ignored ? `${plural(ignored, "message")} not part of it` : null,
     ]
     replace(this.note, parts.filter(Boolean).join(" · "))
   }
@@ -190,7 +190,7 @@ function show(part) {
   return fold(part, "tool", [h("span", {}, part.name)], [value("Data", part.value)])
 }
 
-/** Text, with what stands between fences set as code. */
+/** Text, with fenced parts set as code. */
 function said(text) {
   const shown = clip(text)
   const parts = []

@@ -219,6 +219,17 @@ BROWSER_OPERATIONS: Final = (
     *with_head(
         Operation(
             "get",
+            "/",
+            "leadToBrowser",
+            "The stream browser, for a request that accepts text/html",
+            "server",
+            {307: Answer("At ui/.", ("Location",))},
+            ("not-found",),
+        )
+    ),
+    *with_head(
+        Operation(
+            "get",
             "/ui",
             "findBrowser",
             "Where the stream browser is",
