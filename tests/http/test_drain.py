@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
+from dataclasses import replace
 
 import pytest
+import uvloop
 
+from headrace.config import Config
+from headrace.http.server import Server
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.sse_reader import open_events
-from headrace.testing.waiting import eventually
+from headrace.testing.waiting import DEADLINE_SECS, eventually
 from tests.conftest import Serve
 from tests.http.helpers import MIB, TEXT, await_readers, client_of
 
@@ -120,3 +126,26 @@ def test_many_live_readers_are_all_let_go(serve: Serve) -> None:
             for poll in polls:
                 poll.close()
     assert server.wait() == 0
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_is_being_made_does_not_keep_the_server_from_stopping(
+    turns: int,
+) -> None:
+    """Seen: one that was accepted a moment before SIGTERM was waited for until drain_secs."""
+    config = Config()
+    config = replace(config, server=replace(config.server, port=0, drain_secs=600))
+
+    async def main() -> None:
+        server = Server(config)
+        await server.start()
+        port = int(server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)):
+            async with asyncio.timeout(DEADLINE_SECS):
+                while not server._acceptor._handshakes:
+                    await asyncio.sleep(0)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await server.stop()
+
+    uvloop.run(main())

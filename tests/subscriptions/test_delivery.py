@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,12 +21,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headrace.subscriptions.callback_urls import TargetRules
+from headrace.subscriptions.callback_urls import Address, TargetRules
 from headrace.subscriptions.delivery import (
+    ADDRESS_POSTS_MAX,
     HOST_SENDS_MAX,
     NEW_HOST_SENDS_MAX,
     REPEATS_MAX,
     SENDS_MAX,
+    UNPROVEN_ADDRESS_POSTS_MAX,
     UNPROVEN_POSTS_MAX,
     Delivered,
     Deliveries,
@@ -423,6 +425,32 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     assert condition(), what
 
 
+def address_of_its_own(host: str) -> Address:
+    return ip_address(0x0A000000 + int(host))
+
+
+class Spread:
+    """Hosts with an address each, as far as anybody asks; the webhooks go where their URLs say."""
+
+    def __init__(self) -> None:
+        self._sender = WebhookSender(LOOPBACK)
+
+    async def addresses(self, host: str) -> Sequence[Address]:
+        return [address_of_its_own(host)]
+
+    async def post(
+        self, outgoing: Outgoing, addresses: Sequence[Address] = ()
+    ) -> Delivered | Failed:
+        return await self._sender.post(outgoing)
+
+
+class OneAddress(Spread):
+    """Hosts that are all names of one receiver."""
+
+    async def addresses(self, host: str) -> Sequence[Address]:
+        return [ip_address("192.0.2.1")]
+
+
 class Sending:
     """A running Deliveries over keys that all go to one receiver, as if each to a host of its own.
 
@@ -433,11 +461,13 @@ class Sending:
         self.finished: list[int] = []
         self.failed: list[int] = []
         self.nothing_to_send: set[int] = set()
+        self.defects: list[int] = []
         self.deliveries: Deliveries[int] = Deliveries(
-            sender or WebhookSender(LOOPBACK),
+            sender or Spread(),
             self._prepare,
             self._finish,
             lambda key: str(key % hosts if hosts else key),
+            self.defects.append,
         )
         self._url = url
 
@@ -446,6 +476,11 @@ class Sending:
 
     def _finish(self, key: int, _: Outgoing, result: Delivered | Failed) -> None:
         (self.failed if isinstance(result, Failed) else self.finished).append(key)
+
+    async def settled(self) -> None:
+        """Until what could be begun has been."""
+        for _ in range(20):
+            await asyncio.sleep(0)
 
     async def __aenter__(self) -> Sending:
         self._task = asyncio.create_task(self.deliveries.run())
@@ -511,11 +546,17 @@ def test_a_host_that_is_new_has_few_places_and_one_that_answered_half_of_them() 
 class Tarpits:
     """A sender whose odd hosts never answer, and which notes what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, address_of: Callable[[str], Address] = address_of_its_own) -> None:
+        self._address_of = address_of
         self.posted: list[int] = []
         self.stuck: dict[int, asyncio.Future[Delivered | Failed]] = {}
 
-    async def post(self, outgoing: Outgoing) -> Delivered | Failed:
+    async def addresses(self, host: str) -> Sequence[Address]:
+        return [self._address_of(host)]
+
+    async def post(
+        self, outgoing: Outgoing, addresses: Sequence[Address] = ()
+    ) -> Delivered | Failed:
         key = int(outgoing.url.rpartition("/")[2])
         self.posted.append(key)
         if key % 2 == 0:
@@ -623,21 +664,108 @@ def test_a_turn_with_nothing_to_send_is_passed_on() -> None:
         asyncio.run(main(receiver))
 
 
-def test_a_defect_ends_the_group_instead_of_passing_in_silence() -> None:
-    async def main(url: str) -> None:
-        def finish(*_: object) -> None:
-            raise ZeroDivisionError
+@pytest.mark.parametrize("where", ["prepare", "finish"])
+def test_a_defect_concerns_one_subscription_and_the_others_are_served(where: str) -> None:
+    class Failing(Sending):
+        def _prepare(self, key: int) -> Outgoing | None:
+            if (where, key) == ("prepare", 1):
+                raise ZeroDivisionError
+            return super()._prepare(key)
 
-        deliveries: Deliveries[int] = Deliveries(
-            WebhookSender(LOOPBACK), lambda _: outgoing(url), finish, lambda _: "host"
+        def _finish(self, key: int, sent: Outgoing, result: Delivered | Failed) -> None:
+            if (where, key) == ("finish", 1):
+                raise ZeroDivisionError
+            super()._finish(key, sent, result)
+
+    async def main(receiver: Receiver) -> None:
+        async with Failing(receiver.url) as sending:
+            for key in (0, 1, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: sorted(sending.finished) == [0, 2], "the others are sent")
+            await until(lambda: sending.defects == [1], "the one is reported")
+
+    with Receiver() as receiver:
+        asyncio.run(main(receiver))
+
+
+def test_many_names_of_one_receiver_do_not_take_all_places_of_new_hosts() -> None:
+    """A wildcard in the DNS gives a tarpit as many names as it likes."""
+
+    def address_of(host: str) -> Address:
+        return ip_address("192.0.2.1") if int(host) % 2 else address_of_its_own(host)
+
+    async def main() -> None:
+        sender = Tarpits(address_of)
+        async with Sending("http://h", sender=sender) as sending:
+            for key in range(1, 241, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: len(sender.stuck) == UNPROVEN_ADDRESS_POSTS_MAX, "some wait")
+            for key in range(0, 80, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: len(sending.finished) == 40, "new hosts elsewhere are served")
+            assert len(sender.stuck) == UNPROVEN_ADDRESS_POSTS_MAX
+
+    asyncio.run(main())
+
+
+def test_addresses_of_one_ipv6_network_count_as_one_receiver() -> None:
+    def address_of(host: str) -> Address:
+        return ip_address(f"2001:db8::{int(host):x}")
+
+    async def main() -> None:
+        sender = Tarpits(address_of)
+        async with Sending("http://h", sender=sender) as sending:
+            for key in range(1, 241, 2):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: len(sender.stuck) == UNPROVEN_ADDRESS_POSTS_MAX, "some wait")
+            await sending.settled()
+            assert len(sender.stuck) == UNPROVEN_ADDRESS_POSTS_MAX
+
+    asyncio.run(main())
+
+
+def test_a_receiver_that_answered_under_many_names_has_half_of_all_places() -> None:
+    async def main(receiver: Receiver, gate: Gate) -> None:
+        async with Sending(receiver.url, sender=OneAddress()) as sending:
+            await prove(sending, gate, receiver, range(SENDS_MAX))
+            for key in range(SENDS_MAX):
+                sending.deliveries.enqueue(key, repeat=False)
+            await until(lambda: gate.waiting == ADDRESS_POSTS_MAX, "half of all places")
+            gate.open.release(SENDS_MAX)
+            await until(lambda: len(sending.finished) == SENDS_MAX, "all are sent")
+
+    gate = Gate()
+    with Receiver(gate) as receiver:
+        asyncio.run(main(receiver, gate))
+    assert gate.most == ADDRESS_POSTS_MAX
+
+
+def test_what_was_looked_up_is_what_is_connected_to() -> None:
+    """A name that leads elsewhere a moment later gains nothing."""
+
+    async def main(receiver: Receiver) -> None:
+        deliveries: Deliveries[int]
+        finished: list[Delivered | Failed] = []
+        deliveries = Deliveries(
+            WebhookSender(LOOPBACK),
+            lambda _: outgoing(f"http://localhost:{receiver.port}/"),
+            lambda _, __, result: finished.append(result),
+            lambda _: f"http://localhost:{receiver.port}",
+            lambda key: pytest.fail(str(key)),
         )
         deliveries.enqueue(1, repeat=False)
-        async with asyncio.timeout(DEADLINE_SECS):
-            await deliveries.run()
+        task = asyncio.create_task(deliveries.run())
+        await until(lambda: bool(finished), "it is sent")
+        task.cancel()
+        await asyncio.wait([task])
+        assert finished == [Delivered(done=False)]
 
-    with Receiver() as receiver, pytest.raises(ExceptionGroup) as caught:
-        asyncio.run(main(receiver.url))
-    assert caught.group_contains(ZeroDivisionError)
+    loop = ResolvingLoop(["127.0.0.1"], ["192.0.2.1"])
+    with Receiver() as receiver:
+        asyncio.set_event_loop(None)
+        loop.run_until_complete(main(receiver))
+        loop.close()
+    assert loop.answers == [["192.0.2.1"]]
 
 
 def test_whatever_the_http_library_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from headrace.engine.engine import Engine
 from headrace.protocol.expiry import Lifetime
 from headrace.protocol.requests import Append, Create
 from headrace.storage.memory import MemoryStorage
+from headrace.subscriptions import dispatcher, model, requests
 from headrace.subscriptions import manager as manager_module
-from headrace.subscriptions import requests
 from headrace.subscriptions.errors import SubscriptionsFull
 from headrace.subscriptions.links import (
     LINK_BYTES,
@@ -276,49 +276,76 @@ def test_nothing_happens_within_the_append_that_wakes() -> None:
     asyncio.run(main())
 
 
-def test_a_defect_in_a_timer_is_heard_of() -> None:
-    """The event loop would log it and go on without the subscription."""
+PULL = {"type": "pull-wake", "pattern": "events/*", "wake_stream": "wakes"}
 
+
+@pytest.mark.faults
+def test_a_defect_in_one_subscription_sets_it_aside_and_the_others_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         engine = Engine(MemoryStorage(), VirtualClock())
         loop = asyncio.get_running_loop()
         manager = SubscriptionManager(engine, SubscriptionSettings(), loop)
         manager.start()
+        create(engine, "wakes", content_type="application/json")
+        for id in ("bad", "good"):
+            manager.put(id, requests.parse_config(PULL), URL)
+        # A state that the model never makes: what is pending is not linked.
+        subscription = manager._followers["bad"].subscription
+        create(engine, "events/1", body=b"x")
+        subscription.links.clear()
+        await until(lambda: engine.streams["wakes"].visible.messages == 1)
+        await until(lambda: manager.fault_count == 1)
+        assert (manager.get("bad")["status"], manager.get("good")["status"]) == (
+            "degraded",
+            "active",
+        )
+        assert "An internal error stopped its wakes" in manager.get("bad")["degraded"]
+        assert manager.degraded_count == 1
+        assert "'bad'" in caplog.text
+        command = Append(b"x", "application/octet-stream")
+        engine.append(engine.find("events/1"), command, lambda _: None)
+        await asyncio.sleep(0)
+        assert manager.fault_count == 1, "it is left alone"
+        await manager.stop()
 
-        def defect() -> None:
-            raise ZeroDivisionError
-
-        loop.call_soon(manager._dispatcher._guarded, defect)
-        try:
-            async with asyncio.timeout(DEADLINE_SECS):
-                await manager.failed()
-        finally:
-            await manager.stop()
-
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(main())
+    asyncio.run(main())
 
 
-def test_a_defect_in_a_delivery_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.faults
+def test_a_defect_in_a_timer_sets_one_subscription_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        engine = Engine(MemoryStorage(), VirtualClock())
+        engine = Engine(MemoryStorage(), SystemClock())
         loop = asyncio.get_running_loop()
         manager = SubscriptionManager(engine, SubscriptionSettings(), loop)
         manager.start()
-        manager.put("one", requests.parse_config(HOOK), URL)
-        # A state that the model never makes: a wake for a stream that is not linked.
-        create(engine, "a", body=b"x")
-        follower = manager._followers["one"]
-        loop.call_soon(follower.subscription.links.clear)
-        try:
-            async with asyncio.timeout(DEADLINE_SECS):
-                await manager.failed()
-        finally:
-            await manager.stop()
+        create(engine, "wakes", content_type="application/json")
+        manager.put("one", requests.parse_config(PULL | {"lease_ttl_ms": 1000}), URL)
+        create(engine, "events/1", body=b"x")
+        await until(lambda: engine.streams["wakes"].visible.messages == 1)
+        manager.claim("one", "worker")
+        monkeypatch.setattr(dispatcher, "RETRY_SECS", 0.01)
+        with monkeypatch.context() as patched:
+            patched.setattr(model, "decide_expiry", defect)
+            await until(lambda: manager.fault_count >= 2)
+        assert manager.get("one")["status"] == "degraded"
+        await until(lambda: not manager.degraded_count)
+        assert manager.get("one")["degraded"] is None
+        await until(lambda: engine.streams["wakes"].visible.messages == 2)
+        await manager.stop()
 
-    with pytest.raises(BaseExceptionGroup) as caught:
-        asyncio.run(main())
-    assert caught.group_contains(KeyError)
+    asyncio.run(main())
+
+
+def defect(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECS):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def test_a_successor_is_followed_before_the_end_of_its_predecessor_is_durable(

@@ -17,6 +17,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from headrace.clock import monotonic
@@ -179,25 +180,36 @@ class Acceptor:
         is_surplus = self.open_count > self._limit
         if is_surplus:
             self._shared.application.metrics.connections_refused += 1
-        task = self._loop.create_task(self._connect(client, is_surplus=is_surplus))
+        protocol = self._surplus() if is_surplus else self.new_connection()
+        task = self._loop.create_task(self._connect(client, protocol))
         self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
+        task.add_done_callback(partial(self._connected, client, protocol))
 
-    async def _connect(self, client: socket.socket, *, is_surplus: bool) -> None:
+    async def _connect(self, client: socket.socket, protocol: Connection | Surplus) -> None:
         timeout_secs = self._handshake_timeout_secs
-        if is_surplus:
+        if isinstance(protocol, Surplus):
             timeout_secs = min(timeout_secs, _SURPLUS_HANDSHAKE_SECS)
-        try:
-            await self._loop.connect_accepted_socket(
-                self._surplus if is_surplus else self.new_connection,
-                client,
-                ssl=self._tls,
-                ssl_handshake_timeout=timeout_secs if self._tls is not None else None,
-            )
-        except (Exception, asyncio.CancelledError) as error:
-            # `connection_lost` will not be called: the TLS handshake failed or timed out.
-            logger.debug("cannot set up an accepted connection: %r", error)
-            client.close()
+        await self._loop.connect_accepted_socket(
+            lambda: protocol,
+            client,
+            ssl=self._tls,
+            ssl_handshake_timeout=timeout_secs if self._tls is not None else None,
+        )
+
+    def _connected(
+        self, client: socket.socket, protocol: Connection | Surplus, task: asyncio.Task[None]
+    ) -> None:
+        self._handshakes.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            return
+        # The TLS handshake failed or timed out, or the server stops, maybe before it began.
+        logger.debug("cannot set up an accepted connection: %r", error)
+        client.close()
+        if isinstance(protocol, Connection) and protocol in self._shared.connections:
+            # Cancelled in the moment it was made: uvloop closes it and says nothing.
+            protocol.connection_lost(None)
+        else:
             self.connection_closed()
 
     def new_connection(self) -> Connection:

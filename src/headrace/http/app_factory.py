@@ -291,6 +291,7 @@ def _wire_metrics(
     metrics.gauge("headrace_event_loop_lag_seconds", lambda: metrics.event_loop_lag_secs)
     metrics.gauge("headrace_subscriptions", lambda: len(subscriptions))
     metrics.gauge("headrace_subscriptions_degraded", lambda: subscriptions.degraded_count)
+    metrics.counter("headrace_subscription_faults_total", lambda: subscriptions.fault_count)
     metrics.gauge("headrace_subscription_links", lambda: subscriptions.link_count)
     metrics.gauge("headrace_subscription_bytes", lambda: subscriptions.used_bytes)
     metrics.webhook_deliveries(lambda: subscriptions.deliveries)

@@ -200,6 +200,10 @@ class Connection(asyncio.Protocol):
 
     def _open(self, transport: asyncio.BaseTransport) -> None:
         shared = self._shared
+        if shared.draining:
+            # It was accepted when the drain began, and would be told nothing.
+            self.abort()
+            return
         shared.connections.add(self)
         name = transport.get_extra_info("peername")
         client = Client(name[0] if isinstance(name, tuple) else "unix", shared.scheme)
@@ -207,7 +211,10 @@ class Connection(asyncio.Protocol):
         self._deadline = shared.response_head.deadline(shared.writing.keep_alive_secs)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._shared.connections.discard(self)
+        connections = self._shared.connections
+        if self not in connections:
+            return  # it was given up while it was being made: see `Acceptor`
+        connections.remove(self)
         self._shared.on_closed()
         self._closing = True
         self._idle = False

@@ -4,6 +4,11 @@ Everything runs on the event loop without awaiting in between. The effect of an 
 to the next turn of the loop, for three reasons: the append does not wait for it, all appends of
 one turn cause one wake, and a wake stream that wakes another subscription does not recurse. Each
 subscription has at most one timer: for its lease, or for its next delivery attempt.
+
+Each subscription is served on its own (`attempt`): a defect in the timer, wake or delivery of one
+sets that one aside, and the others go on. One that is set aside keeps what it has stored. Nothing
+wakes it until a request to it succeeds (a claim, an answer), or until it is tried again after
+RETRY_SECS.
 """
 
 from __future__ import annotations
@@ -12,17 +17,18 @@ import asyncio
 import logging
 import random
 import secrets
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from headrace.clock import monotonic
 from headrace.engine.engine import AppendOutcome, Engine
+from headrace.engine.slices import Slices
 from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError
+from headrace.faults import internal_fault
 from headrace.protocol.requests import Append
 from headrace.subscriptions import model, payloads
 from headrace.subscriptions.delivery import (
@@ -42,8 +48,7 @@ from headrace.subscriptions.store import SubscriptionStore
 
 logger = logging.getLogger(__name__)
 
-TURN_SECS: Final = 0.005  # a wake lists up to 1000 streams; others want the loop, too
-ANNOUNCED_PER_TURN: Final = 100  # a wake event is an append
+RETRY_SECS: Final = 60.0  # each try of one that fails again is a traceback in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +71,22 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.deliveries: Counter[str] = Counter()
+        self.fault_count = 0
+        self.set_aside: dict[Follower, None] = {}
         self._engine = engine
         self._signer = signer
         self._store = store
         self._timeout_secs = timeout_secs
         self._loop = loop
         self._posts: Deliveries[Follower] = Deliveries(
-            sender, self._prepare, self._finish, _host_of
+            sender, self._prepare, self._finish, _host_of, self.on_defect
         )
         self._wake_streams: defaultdict[str, dict[Follower, None]] = defaultdict(dict)
         self._timers: dict[Follower, asyncio.TimerHandle] = {}
+        # A wake lists up to 1000 streams, and its event is an append: others want the loop, too.
+        self._slices = Slices(loop)
         self._due: dict[Follower, None] = {}
+        self._durable: deque[tuple[Follower, str]] = deque()  # wakes to be handed over
         self._failure: asyncio.Future[None] = loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -107,18 +117,49 @@ class Dispatcher:
             self.die(error)
 
     def die(self, error: BaseException) -> None:
-        """A defect: the server ends with it."""
+        """A defect of what all subscriptions share: the server ends with it."""
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    def _guarded(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """The event loop would only log what a callback raises."""
-        if self._stopped:
+    # -- defects ---------------------------------------------------------------------------
+
+    def attempt(self, follower: Follower, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something for one subscription, unless it is set aside."""
+        if self._stopped or follower in self.set_aside:
             return
         try:
-            callback(*arguments)
-        except Exception as error:
-            self.die(error)
+            action(follower, *arguments)
+        except Exception:
+            self.on_defect(follower)
+
+    def on_defect(self, follower: Follower) -> None:
+        """While an exception is handled: nothing is done for this subscription any more."""
+        subscription = follower.subscription
+        fault = internal_fault(f"serving the subscription {subscription.id!r}")
+        self.fault_count += 1
+        self.set_aside[follower] = None
+        subscription.degraded = (
+            f"An internal error stopped its wakes, which are tried again every {RETRY_SECS:g} s. "
+            f"The log has the error under the reference {fault.reference}."
+        )
+        self._due.pop(follower, None)
+        self._disarm(follower)
+        self._posts.drop(follower)
+        if not self._stopped:
+            self._timers[follower] = self._loop.call_later(RETRY_SECS, self._retry, follower)
+
+    def _retry(self, follower: Follower) -> None:
+        """As after a restart: what was under way is unknown."""
+        del self._timers[follower]
+        self._take_back(follower)
+        self.attempt(follower, self._resume)
+
+    def _take_back(self, follower: Follower) -> None:
+        del self.set_aside[follower]
+        follower.subscription.degraded = None
+        logger.info(
+            "a subscription is served again", extra={"subscription": follower.subscription.id}
+        )
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -129,6 +170,9 @@ class Dispatcher:
 
     def resume(self, follower: Follower) -> None:
         """A subscription of an earlier run goes on where that left it."""
+        self.attempt(follower, self._resume)
+
+    def _resume(self, follower: Follower) -> None:
         subscription = follower.subscription
         wake, is_webhook = subscription.delivery.wake, subscription.config.kind is Kind.WEBHOOK
         if wake is not None and wake.holder is None:
@@ -139,7 +183,7 @@ class Dispatcher:
                 self.carry_out(follower, step)
                 return
             if not is_webhook or not subscription.is_failing:
-                self._tell(follower, wake.id)
+                self._hand_over(follower, wake.id)
         self.save_and_schedule(follower)
 
     def dismiss(self, follower: Follower) -> None:
@@ -147,6 +191,7 @@ class Dispatcher:
         model.apply(follower.subscription, Step(follower.subscription.delivery.ended()))
         self._posts.drop(follower)
         self._due.pop(follower, None)
+        self.set_aside.pop(follower, None)
         self._disarm(follower)
         wake_stream = follower.subscription.config.wake_stream
         if wake_stream is not None:
@@ -163,6 +208,8 @@ class Dispatcher:
 
     def save_and_schedule(self, follower: Follower) -> None:
         """Store what just changed; wake if there is something new; set the timer again."""
+        if follower in self.set_aside:
+            self._take_back(follower)
         self._store.save(follower.subscription)
         self.wake_soon(follower)
         self._disarm(follower)
@@ -173,7 +220,7 @@ class Dispatcher:
             # than it was when it began.
             delay_ms = min(max(0, left_ms), model.longest_wait_ms(follower.subscription))
             self._timers[follower] = self._loop.call_later(
-                delay_ms / 1000, self._guarded, self._on_timer, follower
+                delay_ms / 1000, self.attempt, follower, self._on_timer
             )
 
     def _disarm(self, follower: Follower) -> None:
@@ -198,21 +245,19 @@ class Dispatcher:
     def wake_soon(self, follower: Follower) -> None:
         """Runs within every append to a stream that is subscribed to."""
         subscription = follower.subscription
-        if subscription.delivery.wake is None and subscription.pending:
+        if subscription.delivery.wake is not None or not subscription.pending:
+            return
+        if follower not in self.set_aside:
             if not self._due:
-                self._loop.call_soon(self._guarded, self._wake_due)
+                self._slices.run_later(self._wake_due(), self.die, is_short=True)
             self._due[follower] = None
 
-    def _wake_due(self) -> None:
-        until = monotonic() + TURN_SECS
+    def _wake_due(self) -> Iterator[None]:
         while self._due:
             follower = next(iter(self._due))
             del self._due[follower]
-            self._wake(follower)
-            if monotonic() >= until:
-                break
-        if self._due:
-            self._loop.call_soon(self._guarded, self._wake_due)
+            self.attempt(follower, self._wake)
+            yield
 
     def _wake(self, follower: Follower) -> None:
         step = model.decide_wake(follower.subscription, new_wake_id())
@@ -221,13 +266,25 @@ class Dispatcher:
         self.carry_out(follower, step)
         wake = step.delivery.wake
         assert wake is not None, "a wake was decided"
-        self._tell_durable(follower, wake.id)
+        self._hand_over_durable(follower, wake.id)
 
-    def _tell_durable(self, follower: Follower, wake_id: str) -> None:
+    def _hand_over_durable(self, follower: Follower, wake_id: str) -> None:
         """A wake is durable before it is announced: no other may ever have its generation."""
-        self._engine.when_documents_durable(lambda: self._guarded(self._tell, follower, wake_id))
+        self._engine.when_documents_durable(lambda: self._hand_over_soon(follower, wake_id))
 
-    def _tell(self, follower: Follower, wake_id: str) -> None:
+    def _hand_over_soon(self, follower: Follower, wake_id: str) -> None:
+        """Thousands may have become durable in one batch."""
+        if not self._durable:
+            self._slices.run_later(self._hand_over_all(), self.die, is_short=True)
+        self._durable.append((follower, wake_id))
+
+    def _hand_over_all(self) -> Iterator[None]:
+        while self._durable:
+            follower, wake_id = self._durable.popleft()
+            self.attempt(follower, self._hand_over, wake_id)
+            yield
+
+    def _hand_over(self, follower: Follower, wake_id: str) -> None:
         """Hand a wake over, unless it is over or has been claimed by now."""
         wake = follower.subscription.delivery.wake
         if wake is None or wake.id != wake_id or wake.holder is not None:
@@ -263,19 +320,15 @@ class Dispatcher:
     def _on_created(self, stream: Stream) -> None:
         """A wake stream that was missing gets the events that nobody has claimed yet."""
         if stream.state.name in self._wake_streams:
-            self._loop.call_soon(self._guarded, self._announce_all, stream.state.name)
+            followers = list(self._wake_streams[stream.state.name])
+            self._slices.run_later(self._announce_again(followers), self.die)
 
-    def _announce_all(self, wake_stream: str) -> None:
-        self._announce_some(list(self._wake_streams.get(wake_stream, ())))
-
-    def _announce_some(self, followers: list[Follower]) -> None:
-        for follower in followers[:ANNOUNCED_PER_TURN]:
+    def _announce_again(self, followers: Iterable[Follower]) -> Iterator[None]:
+        for follower in followers:
             wake = follower.subscription.delivery.wake
             if wake is not None:
-                self._tell_durable(follower, wake.id)
-        if len(followers) > ANNOUNCED_PER_TURN:
-            rest = followers[ANNOUNCED_PER_TURN:]
-            self._loop.call_soon(self._guarded, self._announce_some, rest)
+                self._hand_over_durable(follower, wake.id)
+            yield
 
     # -- webhooks --------------------------------------------------------------------------
 

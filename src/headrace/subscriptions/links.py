@@ -84,7 +84,8 @@ class Follower:
 class Links:
     """`on_advance` is called for every subscription whose stream grew, during the append;
     `on_loss` of every one that lost a stream; `on_room` that links may be made which were missed;
-    `later` takes work that is too long to be done within the creation of a stream."""
+    `later` takes work that is too long to be done within the creation of a stream; `on_defect` is
+    called while an exception is handled that concerns one subscription and not the others."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Links:
         on_loss: Callable[[Follower], None],
         on_room: Callable[[], None],
         later: Callable[[Iterator[None]], None],
+        on_defect: Callable[[Follower], None],
     ) -> None:
         self.link_count = 0
         self.used_bytes = 0
@@ -104,6 +106,7 @@ class Links:
         self.on_loss = on_loss
         self._on_room = on_room
         self._later = later
+        self._on_defect = on_defect
         self._engine = engine
         self._store = store
         self._quota = quota
@@ -303,7 +306,7 @@ class Links:
     def _on_created(self, stream: Stream) -> None:
         name = stream.state.name
         for follower in self._awaiting.pop(name, ()):
-            self._link(follower, stream, fresh=True, explicit=True)
+            self._attempt(follower, self._link_awaited, stream)
         if name.startswith(INTERNAL_PREFIX):
             return
         segments = name.split("/")
@@ -312,7 +315,7 @@ class Links:
             if glob is not None and glob.is_searching:
                 searching.append(follower)
             elif glob is None or glob.matches_after_first(segments):
-                self._link_new(follower, stream)
+                self._attempt(follower, self._link_new, stream)
         search = self._search(searching, stream, segments)
         if len(searching) > SEARCHED_AT_ONCE_MAX:
             self._later(search)
@@ -327,13 +330,27 @@ class Links:
         for follower in followers:
             if self._engine.streams.get(stream.state.name) is not stream:
                 return
-            glob = follower.glob
-            assert glob is not None, "a follower without a glob does not search"
-            is_linked = stream.watchers is not None and follower in stream.watchers
-            if follower.present and not is_linked and glob.matches_after_first(segments):
-                self._link_new(follower, stream)
-                self._tell_pending(follower)
+            self._attempt(follower, self._link_found, stream, segments)
             yield
+
+    def _attempt(
+        self, follower: Follower, link: Callable[..., None], stream: Stream, *arguments: list[str]
+    ) -> None:
+        try:
+            link(follower, stream, *arguments)
+        except Exception:
+            self._on_defect(follower)
+
+    def _link_awaited(self, follower: Follower, stream: Stream) -> None:
+        self._link(follower, stream, fresh=True, explicit=True)
+
+    def _link_found(self, follower: Follower, stream: Stream, segments: list[str]) -> None:
+        glob = follower.glob
+        assert glob is not None, "a follower without a glob does not search"
+        is_linked = stream.watchers is not None and follower in stream.watchers
+        if follower.present and not is_linked and glob.matches_after_first(segments):
+            self._link_new(follower, stream)
+            self._tell_pending(follower)
 
     def _tell_pending(self, follower: Follower) -> None:
         if follower.active and follower.subscription.pending:
@@ -413,8 +430,12 @@ class Links:
     def catch_up(self) -> Iterator[None]:
         """Link what was missed, as far as there is room by now."""
         for follower in list(self.degraded):
-            if follower in self.degraded and self._shortage(follower, [""]) is None:
+            if follower not in self.degraded or self._shortage(follower, [""]) is not None:
+                continue
+            try:
                 yield from self._catch_up(follower)
+            except Exception:
+                self._on_defect(follower)
 
     def _catch_up(self, follower: Follower) -> Iterator[None]:
         subscription = follower.subscription

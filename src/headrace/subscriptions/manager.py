@@ -81,7 +81,10 @@ class SubscriptionManager:
             self._store,
             settings.quota,
             on_advance=self._dispatcher.wake_soon,
-            on_loss=self._dispatcher.save_and_schedule,
+            on_loss=lambda follower: self._dispatcher.attempt(
+                follower, self._dispatcher.save_and_schedule
+            ),
+            on_defect=self._dispatcher.on_defect,
             on_room=self._catch_up_soon,
             later=lambda work: self._slices.run_later(work, self._dispatcher.die),
         )
@@ -119,8 +122,13 @@ class SubscriptionManager:
 
     @property
     def degraded_count(self) -> int:
-        """Subscriptions that do not follow every stream they match."""
-        return len(self._links.degraded)
+        """Subscriptions that do not follow every stream they match, or that a defect stopped."""
+        return len(self._links.degraded.keys() | self._dispatcher.set_aside.keys())
+
+    @property
+    def fault_count(self) -> int:
+        """How often a defect stopped a subscription."""
+        return self._dispatcher.fault_count
 
     @property
     def link_count(self) -> int:

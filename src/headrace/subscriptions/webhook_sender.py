@@ -15,10 +15,11 @@ from headrace.subscriptions.callback_urls import (
     Address,
     TargetRules,
     WebhookTarget,
+    check_addresses,
     parse_target,
     resolve,
 )
-from headrace.subscriptions.delivery import Delivered, Failed, Outgoing
+from headrace.subscriptions.delivery import Delivered, Failed, Outgoing, addresses_of
 from headrace.subscriptions.errors import SubscriptionRefused
 from headrace.subscriptions.webhook_intake import (
     ANSWER_BYTES_MAX,
@@ -44,12 +45,21 @@ class WebhookSender:
         self._rules = rules
         self._tls = tls
 
-    async def post(self, outgoing: Outgoing) -> Delivered | Failed:
+    async def addresses(self, host: str) -> Sequence[Address]:
+        return await addresses_of(host, self._rules)
+
+    async def post(
+        self, outgoing: Outgoing, addresses: Sequence[Address] = ()
+    ) -> Delivered | Failed:
         try:
             async with asyncio.timeout(outgoing.timeout_secs):
                 target = parse_target(outgoing.url, self._rules)
-                loop = asyncio.get_running_loop()
-                return await self._post(target, await resolve(target, self._rules, loop), outgoing)
+                if addresses:
+                    check_addresses(target, addresses, self._rules)
+                else:
+                    loop = asyncio.get_running_loop()
+                    addresses = await resolve(target, self._rules, loop)
+                return await self._post(target, addresses, outgoing)
         except TimeoutError:
             return Failed(f"no answer within {outgoing.timeout_secs:g} s")
         except SubscriptionRefused as refusal:
