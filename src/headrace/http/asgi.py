@@ -28,6 +28,7 @@ from headrace import config as configuration
 from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.errors import (
+    AnswerTimeout,
     BodyTooLarge,
     HeadraceError,
     Overloaded,
@@ -165,7 +166,9 @@ class Headrace:
         if body is None:
             return
         request = self._request(scope, headers, body)
-        exchange = AsgiExchange()
+        exchange = AsgiExchange(
+            self._config.http.answer_timeout_secs, self._config.server.long_poll_timeout_secs
+        )
         application.handle(request, exchange)
         await exchange.run(receive, sender)
         self._observe(request, sender.status, sender.sent_bytes)
@@ -275,10 +278,16 @@ class _Sender:
 
 
 class AsgiExchange:
-    """An exchange whose answers wait in a queue until the request's own task sends them."""
+    """An exchange whose answers wait in a queue until the request's own task sends them.
 
-    def __init__(self) -> None:
+    A request waits `answer_secs` for its answer to begin, one that is held `held_secs` longer.
+    """
+
+    def __init__(self, answer_secs: float, held_secs: float) -> None:
         self.writable = True
+        self._answer_secs = answer_secs
+        self._held_secs = held_secs
+        self._begun = False
         self._waiter: Waiter | None = None
         self._queue: deque[Callable[[_Sender], Awaitable[None]]] = deque()
         self._queued_bytes = 0
@@ -322,6 +331,7 @@ class AsgiExchange:
 
     def _put(self, action: Callable[[_Sender], Awaitable[None]]) -> None:
         if not self._done:
+            self._begun = True
             self._queue.append(action)
             self._wakeup.set()
 
@@ -341,13 +351,29 @@ class AsgiExchange:
                 if leaving is None:
                     leaving = asyncio.ensure_future(_disconnected(receive))
                     leaving.add_done_callback(lambda _: self._wakeup.set())
-                await self._wakeup.wait()
+                if self._begun:
+                    await self._wakeup.wait()
+                else:
+                    await self._wait_for_answer()
                 self._wakeup.clear()
         finally:
             if leaving is not None:
                 leaving.cancel()
             self._left = True
             waiter, self._waiter = self._waiter, None
+            if waiter is not None:
+                waiter.on_disconnect()
+
+    async def _wait_for_answer(self) -> None:
+        """Nothing waits for ever, whatever became of its answer."""
+        waited_secs = self._answer_secs + (self._held_secs if self._waiter is not None else 0.0)
+        try:
+            async with asyncio.timeout(waited_secs):
+                await self._wakeup.wait()
+        except TimeoutError:
+            logger.error("a request had no answer after %.0f s", waited_secs)
+            waiter = self._waiter
+            self.respond(responses.problem(AnswerTimeout(waited_secs)))
             if waiter is not None:
                 waiter.on_disconnect()
 
