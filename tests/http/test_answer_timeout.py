@@ -80,7 +80,8 @@ async def ask(app: Callable[..., object], method: str, body: bytes = b"") -> lis
     async def receive() -> Message:
         if received:
             return received.pop()
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        raise AssertionError("the client stays")
 
     async def send(message: Message) -> None:
         sent.append(message)

@@ -136,6 +136,7 @@ class Engine:
             self.take_documents(ttl_renewals.PREFIX),
             self.take_documents(ttl_renewals.OLD_PREFIX),
             self.aside.ids,
+            self.aside.leave_out_document,
         )
         self.removal.finish()
         self.buckets.recover()

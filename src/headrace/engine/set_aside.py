@@ -3,6 +3,9 @@
 What is stored of them is left alone, and so is what they need: the source of such a fork is kept
 whole, its snapshot stays. Their names stay taken, and requests for them answer 500 with the reason.
 A fork of a stream that is set aside is set aside with it.
+
+Documents that cannot be decoded are listed here as well. What that costs is for their owners to
+decide: a subscription, or what is known of one window.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ class SetAside:
         self.ids: set[int] = set()
         self.blob_ids: set[int] = set()
         self.has_unknown_blobs = False
+        self.documents: dict[str, str] = {}
+        """Documents that could not be decoded, and why."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,6 +97,12 @@ class SetAside:
         self._note(found.id, found.name, found.error)
         self._keep_blob(found.snapshot)
         self.has_unknown_blobs = self.has_unknown_blobs or not found.is_known
+
+    def leave_out_document(self, name: str, error: Exception) -> str:
+        """Note that a document cannot be decoded; the reason, in a sentence."""
+        reason = self.documents[name] = reason_of(error)
+        logger.error("a stored document cannot be read: %s", reason, extra={"document": name})
+        return reason
 
     def _keep_blob(self, snapshot: Snapshot | None) -> None:
         if snapshot is not None:

@@ -9,13 +9,16 @@ another was used since.
 A window runs while the server runs, and by the steady clock: what is stored are milliseconds
 in which the server ran, counted over all runs. The time in which no client could read counts for
 nothing, and neither does a wall clock that was set, while the server ran or while it did not.
+
+What cannot be read counts as not known. A window then begins anew, so that no stream expires too
+early; and if the time of running is lost, it goes on from the last use of any stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -32,6 +35,9 @@ ROUND_MS: Final = 10_000
 STREAMS_PER_TICK: Final = 5_000  # a few milliseconds of the loop
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
+T = TypeVar("T")
+LeaveOut = Callable[[str, Exception], object]
+"""Takes the name of a document that cannot be read, and the reason."""
 
 
 class Window(msgspec.Struct, array_like=True, frozen=True):
@@ -56,21 +62,24 @@ class Renewals:
         self,
         documents: dict[str, bytes],
         old: dict[str, bytes],
-        set_aside: Collection[int] = (),
+        set_aside: Collection[int],
+        leave_out: LeaveOut,
     ) -> None:
         """Give every window what was left of it when the server was last known to run.
 
         What is known of streams that are set aside is left as it is.
         """
         now_ms = self._clock.now_ms()
-        before = {name: _decode(value, type=int) for name, value in old.items()}
-        ran_ms = before.pop(OLD_ALIVE, now_ms)
-        if RAN in documents:
-            ran_ms = _decode(documents.pop(RAN), type=int)
+        before = _decode_all(old, OLD_PREFIX, int, leave_out)
+        ran = _decode_all(
+            {RAN: documents.pop(RAN)} if RAN in documents else {}, PREFIX, int, leave_out
+        )
+        windows = _windows(_decode_all(documents, PREFIX, Window, leave_out))
+        last_use_ms = max((window.touched_ms for window in windows.values()), default=now_ms)
+        ran_ms = ran.get(RAN, before.pop(OLD_ALIVE, last_use_ms))
         self._shift_ms = ran_ms - now_ms
         kept = {f"{id:016x}" for id in set_aside}
         self._old = [OLD_PREFIX + name for name in old if name not in kept]
-        windows = {int(name, 16): _decode(value, type=Window) for name, value in documents.items()}
         self._written = {id: windows[id] for id in windows if id not in set_aside}
         for stream in self._expiring.sliding():
             state = stream.state
@@ -137,6 +146,23 @@ class Renewals:
         state = stream.state
         touched_ms = now_ms if stream.readers else state.touched_ms
         return Window(touched_ms + self._shift_ms, state.written_ms)
+
+
+def _decode_all(
+    documents: dict[str, bytes], prefix: str, type: type[T], leave_out: LeaveOut
+) -> dict[str, T]:
+    """Those that can be decoded."""
+    found: dict[str, T] = {}
+    for name, value in documents.items():
+        try:
+            found[name] = _decode(value, type=type)
+        except (msgspec.MsgspecError, ValueError) as error:
+            leave_out(prefix + name, error)
+    return found
+
+
+def _windows(named: dict[str, Window]) -> dict[int, Window]:
+    return {int(name, 16): window for name, window in named.items()}
 
 
 def _name(id: int) -> str:

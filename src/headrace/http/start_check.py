@@ -36,8 +36,14 @@ async def start_findings(directory: Path) -> list[str]:
         await manager.stop()
         engine.close()
         return [
-            f"A server would set the stream {name!r} aside: {reason}"
-            for name, reason in engine.aside
+            *(
+                f"A server would set the stream {name!r} aside: {reason}"
+                for name, reason in engine.aside
+            ),
+            *(
+                f"A server would not use the document {name!r}: {reason}"
+                for name, reason in engine.aside.documents.items()
+            ),
         ]
     except HeadraceError as refusal:
         return [refusal.detail]

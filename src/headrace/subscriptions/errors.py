@@ -1,6 +1,6 @@
 """What the subscription interface refuses: upstream's codes, and the one table of their statuses.
 
-The codes are part of the protocol's wire format; the last four are ours, for cases that
+The codes are part of the protocol's wire format; the last five are ours, for cases that
 upstream leaves open.
 """
 
@@ -29,6 +29,7 @@ class Code(StrEnum):
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
     BODY_TOO_LARGE = "BODY_TOO_LARGE"
     LIMIT_REACHED = "LIMIT_REACHED"
+    SUBSCRIPTION_SET_ASIDE = "SUBSCRIPTION_SET_ASIDE"
 
 
 class Problem(NamedTuple):
@@ -50,6 +51,7 @@ PROBLEMS: Final[Mapping[Code, Problem]] = {
     Code.NO_PENDING_WORK: Problem(409, "No pending work"),
     Code.INVALID_OFFSET: Problem(409, "Invalid offset"),
     Code.BODY_TOO_LARGE: Problem(413, "Body too large"),
+    Code.SUBSCRIPTION_SET_ASIDE: Problem(500, "Subscription set aside"),
     Code.LIMIT_REACHED: Problem(503, "Limit reached"),
 }
 
@@ -99,4 +101,13 @@ def not_found(subscription_id: str) -> SubscriptionRefused:
     return SubscriptionRefused(
         Code.SUBSCRIPTION_NOT_FOUND,
         f"There is no subscription {subscription_id!r}. Create it with PUT first.",
+    )
+
+
+def set_aside(subscription_id: str, reason: str) -> SubscriptionRefused:
+    return SubscriptionRefused(
+        Code.SUBSCRIPTION_SET_ASIDE,
+        f"What is stored of the subscription {subscription_id!r} could not be read when the server "
+        f"started, and it is set aside: {reason} Restore a backup, or delete it and create it "
+        "again.",
     )

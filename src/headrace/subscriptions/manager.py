@@ -32,6 +32,7 @@ from headrace.subscriptions.errors import (
     SubscriptionsFull,
     invalid,
     not_found,
+    set_aside,
 )
 from headrace.subscriptions.links import Follower, Links, Quota
 from headrace.subscriptions.model import Answer, Kind, Subscription, SubscriptionConfig
@@ -122,8 +123,9 @@ class SubscriptionManager:
 
     @property
     def degraded_count(self) -> int:
-        """Subscriptions that do not follow every stream they match, or that a defect stopped."""
-        return len(self._links.degraded.keys() | self._dispatcher.set_aside.keys())
+        """Subscriptions that miss streams, that a defect stopped, or that cannot be read."""
+        stopped = self._links.degraded.keys() | self._dispatcher.set_aside.keys()
+        return len(stopped) + len(self._store.set_aside)
 
     @property
     def fault_count(self) -> int:
@@ -205,6 +207,7 @@ class SubscriptionManager:
     def _create(
         self, id: str, config: SubscriptionConfig, base_url: str
     ) -> Generator[None, None, None]:
+        self._check_set_aside(id)
         if config.webhook_url is not None:
             parse_target(config.webhook_url, self._rules)
         if len(self._followers) + len(self._busy) >= self._subscriptions_max:
@@ -257,6 +260,8 @@ class SubscriptionManager:
             yield
         follower = self._followers.pop(id, None)
         if follower is None:
+            if id in self._store.set_aside:
+                self._store.discard(id)
             return
         self._store.strike(follower.subscription)
         self._dispatcher.dismiss(follower)
@@ -325,11 +330,17 @@ class SubscriptionManager:
     def _find(self, id: str, kind: Kind | None = None) -> Follower:
         follower = self._followers.get(id)
         if follower is None:
+            self._check_set_aside(id)
             raise not_found(id)
         actual = follower.subscription.config.kind
         if kind is not None and actual is not kind:
             raise invalid(f"The subscription {id!r} is of type {actual}; this is for {kind}.")
         return follower
+
+    def _check_set_aside(self, id: str) -> None:
+        reason = self._store.set_aside.get(id)
+        if reason is not None:
+            raise set_aside(id, reason)
 
     def _is_boundary(self, name: str, position: Position) -> bool:
         stream = self._engine.streams.get(name)

@@ -10,6 +10,9 @@
 A stream that matched a glob at its creation, without an acknowledged position yet, has no
 document: after a restart an unknown stream is followed from its start anyway. Links store the
 stream's id as well as its name, so that a stream recreated under the name is not mistaken for it.
+
+A subscription of which one document cannot be decoded is set aside: its documents stay as they
+are, and it is not served, because a generation or an acknowledgement must never be guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headrace.engine.engine import Engine
+from headrace.errors import StoredBytesUnreadable
 from headrace.protocol.offsets import Position
+from headrace.subscriptions.globs import Glob
 from headrace.subscriptions.model import (
     Delivery,
     Kind,
@@ -30,13 +35,19 @@ from headrace.subscriptions.model import (
     SubscriptionConfig,
     Wake,
 )
-from headrace.subscriptions.signing import CallbackTokens, SigningKey, new_token_key
+from headrace.subscriptions.signing import (
+    TOKEN_KEY_BYTES,
+    CallbackTokens,
+    SigningKey,
+    new_token_key,
+)
 
 KEYS: Final = "keys/"
 SUBSCRIPTIONS: Final = "subscriptions/"
 _WEBHOOK_KEY: Final = "webhook"
 _TOKEN_KEY: Final = "token"
 _encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.decode
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
@@ -98,6 +109,9 @@ class SubscriptionStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._written: dict[Subscription, Delivery] = {}
+        self.set_aside: dict[str, str] = {}
+        """Subscriptions that cannot be read, and why."""
+        self._left_alone: dict[str, list[str]] = {}  # their documents
 
     # -- keys ------------------------------------------------------------------------------
 
@@ -107,7 +121,13 @@ class SubscriptionStore:
         if not found:
             found = {_WEBHOOK_KEY: SigningKey.generate().secret, _TOKEN_KEY: new_token_key()}
             self._engine.keep({KEYS + name: secret for name, secret in found.items()})
-        return SigningKey.load(found[_WEBHOOK_KEY]), CallbackTokens(found[_TOKEN_KEY])
+        webhook, token = found.get(_WEBHOOK_KEY, b""), found.get(_TOKEN_KEY, b"")
+        if len(token) < TOKEN_KEY_BYTES:
+            raise _damaged_key(_TOKEN_KEY)
+        try:
+            return SigningKey.load(webhook), CallbackTokens(token)
+        except ValueError:
+            raise _damaged_key(_WEBHOOK_KEY) from None
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -175,27 +195,31 @@ class SubscriptionStore:
     def recover(self) -> Iterator[StoredSubscription]:
         """The subscriptions of earlier runs, in the order of their ids."""
         documents = self._engine.take_documents(SUBSCRIPTIONS)
-        found: dict[str, StoredSubscription] = {}
-        for name in sorted(name for name in documents if "/" not in name):
-            found[name] = StoredSubscription(
-                _decode_subscription(name, documents.pop(name)),
-                {},
-                msgspec.msgpack.decode(documents.pop(f"{name}/delivery"), type=DeliveryRecord),
-                msgspec.msgpack.decode(
-                    documents.pop(f"{name}/tails", _encode(())), type=list[TailRecord]
-                ),
-            )
+        by_id: dict[str, dict[str, bytes]] = {}
+        for name in sorted(documents):
+            id, _, part = name.partition("/")
+            by_id.setdefault(id, {})[part] = documents[name]
+        found: list[StoredSubscription] = []
         orphans: list[str] = []
-        for name, value in sorted(documents.items()):
-            id, _, stream = name.partition("/links/")
-            if id in found:
-                found[id].links[stream] = msgspec.msgpack.decode(value, type=LinkRecord)
-            else:
-                orphans.append(SUBSCRIPTIONS + name)
+        for id, parts in by_id.items():
+            names = [f"{_prefix(id)}/{part}" if part else _prefix(id) for part in parts]
+            if "" not in parts:
+                orphans += names
+                continue
+            try:
+                found.append(_decode_stored(id, parts))
+            except (msgspec.MsgspecError, ValueError, KeyError) as error:
+                self._left_alone[id] = names
+                self.set_aside[id] = self._engine.aside.leave_out_document(_prefix(id), error)
         if orphans:
             # Links are written before their subscription and removed after it, in steps.
             self._engine.keep(dict.fromkeys(orphans))
-        return iter(found.values())
+        return iter(found)
+
+    def discard(self, id: str) -> None:
+        """Forget a subscription that is set aside."""
+        del self.set_aside[id]
+        self._engine.keep(dict.fromkeys(self._left_alone.pop(id)))
 
     def restore_delivery(self, kept: StoredSubscription) -> None:
         """Once its links are in place: what a wake says of streams that are gone is void."""
@@ -218,8 +242,12 @@ class SubscriptionStore:
 
 
 def _name(subscription: Subscription) -> str:
+    return _prefix(subscription.id)
+
+
+def _prefix(id: str) -> str:
     # An id has no slash, so that no two of these names can meet.
-    return SUBSCRIPTIONS + subscription.id
+    return SUBSCRIPTIONS + id
 
 
 def _encode_link(link: Link) -> bytes:
@@ -246,8 +274,33 @@ def _encode_tails(subscription: Subscription) -> bytes | None:
     )
 
 
+def _damaged_key(name: str) -> StoredBytesUnreadable:
+    return StoredBytesUnreadable(
+        f"the document {KEYS}{name}",
+        "it does not hold a key. Receivers and workers would not know one that is made anew: "
+        "restore the data directory from a backup",
+    )
+
+
+def _decode_stored(id: str, parts: dict[str, bytes]) -> StoredSubscription:
+    """The documents of one subscription, by what follows its id; raises where one is none."""
+    links = {
+        part.removeprefix("links/"): _decode(value, type=LinkRecord)
+        for part, value in parts.items()
+        if part.startswith("links/")
+    }
+    return StoredSubscription(
+        _decode_subscription(id, parts[""]),
+        links,
+        _decode(parts["delivery"], type=DeliveryRecord),
+        _decode(parts["tails"], type=list[TailRecord]) if "tails" in parts else [],
+    )
+
+
 def _decode_subscription(id: str, value: bytes) -> Subscription:
-    record = msgspec.msgpack.decode(value, type=SubscriptionRecord)
+    record = _decode(value, type=SubscriptionRecord)
+    if record.pattern is not None:
+        Glob(record.pattern)  # raises now rather than when it is put in place
     config = SubscriptionConfig(
         record.kind,
         record.pattern,
