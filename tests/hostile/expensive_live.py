@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from headrace.testing.raw_http import request_bytes
 from headrace.testing.server_queries import metric
@@ -121,11 +124,9 @@ def fan_in_to_subscriptions(ground: Ground) -> None:
     ground.create("fan-in-wakes", JSON_TYPE)
     wake = {"type": "pull-wake", "wake_stream": "fan-in-wakes", "streams": ["fan-in-subscribed"]}
     ids = [f"fan-in-{number}" for number in range(SUBSCRIPTIONS)]
-    ground.send(*(attacks.subscription(id, **wake) for id in ids), connections=50)
-    for _ in range(2):
-        burst(ground, [attacks.append("fan-in-subscribed", b"x")] * WRITERS)
-    path = f"{ROOT}/__ds/subscriptions"
-    ground.send(*(request_bytes("DELETE", f"{path}/{id}") for id in ids), connections=50)
+    with all_of(ground, ids, wake):
+        for _ in range(2):
+            burst(ground, [attacks.append("fan-in-subscribed", b"x")] * WRITERS)
 
 
 def burst(ground: Ground, requests: list[bytes]) -> None:
@@ -136,3 +137,59 @@ def burst(ground: Ground, requests: list[bytes]) -> None:
             connection.send(request)
         for connection in connections:
             assert connection.response().status == 204
+
+
+# -- subscriptions ---------------------------------------------------------------------------
+
+
+def subscription_listing(ground: Ground) -> None:
+    """As many as there may be, whose ids are as long as they may be."""
+    ground.create("listed")
+    ground.create("listed-wakes", JSON_TYPE)
+    wake = {"type": "pull-wake", "wake_stream": "listed-wakes", "streams": ["listed"]}
+    ids = [f"{number:04}-{'x' * 200}" for number in range(SUBSCRIPTIONS)]
+    with all_of(ground, ids, wake):
+        path = f"{ROOT}/__ds/subscriptions"
+        for query in ("limit=1000", f"limit=1000&after={ids[-1002]}", "limit=1000&prefix=9"):
+            answer = ground.client.get(f"{path}?{query}")
+            assert answer.status_code == 200, answer.text
+        asked = request_bytes("GET", f"{path}?limit=1000")
+        ground.send(*([asked] * 20), connections=20)
+
+
+def webhooks(ground: Ground) -> None:
+    """Of a thousand subscriptions, to a receiver that hangs up, and to one that does not answer."""
+    ground.create("hooked")
+    with ExitStack() as stack:
+        closed, silent = (stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab")
+        closed_port, silent_port = closed.getsockname()[1], silent.getsockname()[1]
+        closed.close()
+        for kind, port in (("closed", closed_port), ("silent", silent_port)):
+            ids = [f"{kind}-{number}" for number in range(500)]
+            config = {"url": f"http://127.0.0.1:{port}/hook"}
+            hook = {"type": "webhook", "streams": ["hooked"], "webhook": config}
+            stack.enter_context(all_of(ground, ids, hook))
+        burst(ground, [attacks.append("hooked", b"x")] * 20)
+        eventually(
+            lambda: failed_webhooks(ground) >= 100,
+            "webhooks were sent",
+            secs=OPERATION_SECS,
+            poll_secs=0.2,
+        )
+
+
+def failed_webhooks(ground: Ground) -> float:
+    text = ground.client.get("/metrics").text
+    found = re.search(r'^headrace_webhook_deliveries_total{result="failed"} (\S+)', text, re.M)
+    return 0.0 if found is None else float(found[1])
+
+
+@contextmanager
+def all_of(ground: Ground, ids: list[str], config: dict[str, object]) -> Iterator[None]:
+    """Subscriptions that are deleted afterwards."""
+    path = f"{ROOT}/__ds/subscriptions"
+    ground.send(*(attacks.subscription(id, **config) for id in ids), connections=50)
+    try:
+        yield
+    finally:
+        ground.send(*(request_bytes("DELETE", f"{path}/{id}") for id in ids), connections=50)

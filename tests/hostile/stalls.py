@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 
 _SAMPLE = re.compile(
-    r"headrace_event_loop_stall(?P<cpu>_cpu)?_seconds_(?P<part>bucket|count|sum)"
+    r"headrace_event_loop_stall(?P<of>_cpu|_held)?_seconds_(?P<part>bucket|count|sum)"
     r'\{(le="(?P<le>[^"]*)",)?operation="(?P<operation>[^"]*)"(,le="(?P<le2>[^"]*)")?\} '
     r"(?P<value>\S+)"
 )
@@ -21,19 +21,21 @@ class Stalls:
     count: int
     secs: float
     cpu_secs: float
+    held_secs: float
     above_250_ms: int
-    """How many kept the loop's thread computing for longer than that."""
+    """How many held the loop for longer than that: it computed, or was in a call that blocked."""
 
     def since(self, before: Stalls) -> Stalls:
         return Stalls(
             self.count - before.count,
             self.secs - before.secs,
             self.cpu_secs - before.cpu_secs,
+            self.held_secs - before.held_secs,
             self.above_250_ms - before.above_250_ms,
         )
 
 
-NONE = Stalls(0, 0.0, 0.0, 0)
+NONE = Stalls(0, 0.0, 0.0, 0.0, 0)
 
 
 def stalls(client: httpx.Client) -> dict[str, Stalls]:
@@ -41,14 +43,15 @@ def stalls(client: httpx.Client) -> dict[str, Stalls]:
     found: dict[str, dict[str, float]] = {}
     for sample in _SAMPLE.finditer(client.get("/metrics").text):
         le = sample["le"] or sample["le2"] or ""
-        key = f"{sample['cpu'] or ''}{sample['part']}{le}"
+        key = f"{sample['of'] or ''}{sample['part']}{le}"
         found.setdefault(sample["operation"], {})[key] = float(sample["value"])
     return {
         operation: Stalls(
             int(values["count"]),
             values["sum"],
             values["_cpusum"],
-            int(values["_cpucount"] - values["_cpubucket0.25"]),
+            values["_heldsum"],
+            int(values["_heldcount"] - values["_heldbucket0.25"]),
         )
         for operation, values in found.items()
     }

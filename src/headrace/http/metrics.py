@@ -51,6 +51,7 @@ METRICS: dict[str, str] = {
     "headrace_event_loop_lag_seconds": "How late the event loop runs its timers.",
     "headrace_event_loop_stall_seconds": "Stalls of the event loop, by what held it.",
     "headrace_event_loop_stall_cpu_seconds": "Processor time of the loop's thread in those stalls.",
+    "headrace_event_loop_stall_held_seconds": "Those stalls without waiting for a processor.",
     "headrace_event_loop_longest_stall_cpu_seconds": "The longest of them, and what held the loop.",
     "headrace_subscriptions": "Subscriptions that exist.",
     "headrace_subscriptions_degraded": "Subscriptions that miss streams, or that an error stopped.",

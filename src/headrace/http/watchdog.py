@@ -4,8 +4,12 @@ The loop stamps a heartbeat. A thread looks at it now and then; while it is late
 loop's thread is doing. The heartbeat that comes late reports the stall: its length, the processor
 time that the loop's thread spent in it, and the operation and function that were seen most.
 
-Processor time is measured as well because the length alone accuses the server of what a busy
-machine does. Nothing here runs within a request: a request only leaves word that it has begun.
+The length alone accuses the server of what a busy machine does. So two more figures are kept: the
+processor time, and the time in which the loop was held. That is the stall without what threads of
+this process waited for a processor: the loop computed, or it was in a call that did not return.
+Other threads count because the loop may wait for one that has the GIL and no processor.
+
+Nothing here runs within a request: a request only leaves word that it has begun.
 """
 
 from __future__ import annotations
@@ -13,10 +17,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
+import os
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from operator import itemgetter
 from threading import Event, Thread, get_ident
@@ -70,6 +77,7 @@ class Where(NamedTuple):
 class Stall(NamedTuple):
     secs: float
     cpu_secs: float
+    held_secs: float
     where: Where
 
 
@@ -95,7 +103,7 @@ class _Told(NamedTuple):
     """The last line about an operation."""
 
     at: float
-    cpu_secs: float
+    held_secs: float
 
 
 class StallLog:
@@ -106,6 +114,7 @@ class StallLog:
         self._warn_secs = warn_secs
         self._secs: defaultdict[str, _Histogram] = defaultdict(_Histogram)
         self._cpu_secs: defaultdict[str, _Histogram] = defaultdict(_Histogram)
+        self._held_secs: defaultdict[str, _Histogram] = defaultdict(_Histogram)
         self._told: dict[str, _Told] = {}
         self._untold: Counter[str] = Counter()
 
@@ -113,6 +122,7 @@ class StallLog:
         operation = stall.where.operation
         self._secs[operation].observe(stall.secs)
         self._cpu_secs[operation].observe(stall.cpu_secs)
+        self._held_secs[operation].observe(stall.held_secs)
         if self.longest is None or stall.cpu_secs > self.longest.cpu_secs:
             self.longest = stall
         if self._warn_secs and stall.secs >= self._warn_secs:
@@ -122,26 +132,28 @@ class StallLog:
         """One line, unless one like it was written a moment ago: a hostile client pays for none."""
         operation = stall.where.operation
         told = self._told.get(operation)
-        if told is not None and now < told.at + REPEAT_SECS and stall.cpu_secs <= told.cpu_secs:
+        if told is not None and now < told.at + REPEAT_SECS and stall.held_secs <= told.held_secs:
             self._untold[operation] += 1
             return
-        self._told[operation] = _Told(now, stall.cpu_secs)
+        self._told[operation] = _Told(now, stall.held_secs)
         facts = {
             "secs": round(stall.secs, 3),
             "cpu_secs": round(stall.cpu_secs, 3),
+            "held_secs": round(stall.held_secs, 3),
             "operation": operation,
             "function": stall.where.function,
             "not_logged": self._untold.pop(operation, 0),
         }
-        if stall.cpu_secs >= self._warn_secs:
+        if stall.held_secs >= self._warn_secs:
             logger.warning("the event loop was held up", extra=facts)
         else:
-            # Not ours, most likely: the process was not scheduled, or a call waited.
+            # Not ours: the process was not scheduled.
             logger.info("the event loop ran late", extra=facts)
 
     def collect(self) -> Iterator[Metric]:
         yield self._family("headrace_event_loop_stall_seconds", self._secs)
         yield self._family("headrace_event_loop_stall_cpu_seconds", self._cpu_secs)
+        yield self._family("headrace_event_loop_stall_held_seconds", self._held_secs)
         name = "headrace_event_loop_longest_stall_cpu_seconds"
         family = GaugeMetricFamily(name, METRICS[name], labels=Where._fields)
         if self.longest is not None:
@@ -158,6 +170,43 @@ class StallLog:
                 found.secs,
             )
         return family
+
+
+class RunQueue:
+    """How long the threads of this process have waited for a processor, all of them together."""
+
+    _TASKS: Final = "/proc/self/task"
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+
+    def waited_secs(self) -> float:
+        """Since they began; NaN where the kernel does not say."""
+        waited_ns = 0
+        try:
+            threads = os.listdir(self._TASKS)
+            for thread in threads:
+                waited_ns += self._waited_ns(thread)
+        except OSError:
+            return math.nan
+        for ended in self._files.keys() - threads:
+            os.close(self._files.pop(ended))
+        return waited_ns / 1e9
+
+    def _waited_ns(self, thread: str) -> int:
+        file = self._files.get(thread)
+        if file is None:
+            path = f"{self._TASKS}/{thread}/schedstat"
+            with suppress(FileNotFoundError, ProcessLookupError):
+                file = self._files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if file is not None:
+            with suppress(ProcessLookupError):  # it has just ended
+                return int(os.pread(file, 64, 0).split()[1])
+        return 0
+
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.popitem()[1])
 
 
 FULL_COLLECTION: Final = 2  # the oldest generation: everything that Python keeps track of
@@ -178,7 +227,8 @@ class Watchdog:
         self._begun: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen_secs: defaultdict[Where, float] = defaultdict(float)
-        self._cpu = 0.0
+        self._run_queue = RunQueue()
+        self._cpu = self._waited = 0.0
         self._due = 0.0
         self._collecting_since = 0.0
 
@@ -195,6 +245,7 @@ class Watchdog:
                 handle.cancel()
         if self._thread is not None:
             self._thread.join()
+        self._run_queue.close()
         self._base = None
 
     # -- on the loop -----------------------------------------------------------------------
@@ -212,14 +263,21 @@ class Watchdog:
         if late_secs >= STALL_SECS_MIN:
             where = self._held_by()
             # At most the stall itself: the loop may have been busy in the moments before, too.
-            self._stalls.add(Stall(late_secs, min(late_secs, cpu_secs), where), now)
+            cpu_secs = min(late_secs, cpu_secs)
+            held_secs = max(cpu_secs, self._held_secs(late_secs, cpu_secs))
+            self._stalls.add(Stall(late_secs, cpu_secs, held_secs, where), now)
         self._rest()
+
+    def _held_secs(self, late_secs: float, cpu_secs: float) -> float:
+        waited_secs = self._run_queue.waited_secs() - self._waited
+        return cpu_secs if math.isnan(waited_secs) else late_secs - waited_secs
 
     def _rest(self) -> None:
         """Until the next heartbeat."""
         self._watched.current = None
         self._seen_secs = defaultdict(float)
         self._cpu = thread_cpu()
+        self._waited = self._run_queue.waited_secs()
         self._due = monotonic() + BEAT_SECS
         self._timer = self._loop.call_later(BEAT_SECS, self._beat)
 
