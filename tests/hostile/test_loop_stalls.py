@@ -110,22 +110,15 @@ OPERATIONS: dict[str, Callable[[Ground], None]] = {
 # the loop and at once.
 IN_ACID = (
     "registry-compaction",
-    "listing",
-    "glob-over-all",
     "forks",
-    "fork-chain",
     "expired-bucket",
-    "fan-in-to-subscriptions",
     "subscription-listing",
     "cold-reads",
     "expiry",
 )
 IN_MEMORY = (
-    "registry-compaction",
-    "json-most-elements",
     "largest-body",
     "tails",
-    "forks",
     "expired-bucket",
     "long-poll-fan-out",
     "fan-in-to-readers",

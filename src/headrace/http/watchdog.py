@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import math
 import os
 import sys
 from bisect import bisect_left
@@ -26,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate
 from operator import itemgetter
-from threading import Event, Thread, get_ident
+from threading import Event, Thread, get_ident, get_native_id
 from types import FrameType
 from typing import Final, NamedTuple, Protocol
 
@@ -173,36 +172,51 @@ class StallLog:
 
 
 class RunQueue:
-    """How long the threads of this process have waited for a processor, all of them together."""
+    """How long threads of this process have waited for a processor."""
 
     _TASKS: Final = "/proc/self/task"
+    _LISTED_EVERY: Final = 20  # marks, a second: to list threads takes longer than to ask for each
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        self._marks = 0
 
-    def waited_secs(self) -> float:
-        """Since they began; NaN where the kernel does not say."""
-        waited_ns = 0
-        try:
-            threads = os.listdir(self._TASKS)
-            for thread in threads:
-                waited_ns += self._waited_ns(thread)
-        except OSError:
-            return math.nan
-        for ended in self._files.keys() - threads:
-            os.close(self._files.pop(ended))
-        return waited_ns / 1e9
+    def mark(self) -> None:
+        if self._marks % self._LISTED_EVERY == 0:
+            self._list_threads()
+        self._marks += 1
+        self._before = self._waited_ns()
 
-    def _waited_ns(self, thread: str) -> int:
-        file = self._files.get(thread)
-        if file is None:
-            path = f"{self._TASKS}/{thread}/schedstat"
-            with suppress(FileNotFoundError, ProcessLookupError):
-                file = self._files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if file is not None:
-            with suppress(ProcessLookupError):  # it has just ended
-                return int(os.pread(file, 64, 0).split()[1])
-        return 0
+    def held_secs(self, secs: float, cpu_secs: float, thread_id: int) -> float:
+        """What is left of `secs` since `mark` without the time that the thread waited.
+
+        Nor what another one did: it may have had the GIL meanwhile. Only the longest of these
+        counts, as they wait at the same time.
+        """
+        now, before = self._waited_ns(), self._before
+        waited_ns = {thread: ns - before.get(thread, 0) for thread, ns in now.items()}
+        own_ns = waited_ns.pop(str(thread_id), None)
+        if own_ns is None:  # the kernel does not say
+            return cpu_secs
+        return max(cpu_secs, secs - (own_ns + max(waited_ns.values(), default=0)) / 1e9)
+
+    def _waited_ns(self) -> dict[str, int]:
+        """Of each thread, since it began."""
+        found = {}
+        for thread, file in self._files.items():
+            with suppress(OSError):  # it has ended
+                found[thread] = int(os.pread(file, 64, 0).split()[1])
+        return found
+
+    def _list_threads(self) -> None:
+        with suppress(OSError):  # another system, or a kernel that does not count
+            threads = set(os.listdir(self._TASKS))
+            for ended in self._files.keys() - threads:
+                os.close(self._files.pop(ended))
+            for thread in threads - self._files.keys():
+                path = f"{self._TASKS}/{thread}/schedstat"
+                self._files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
         while self._files:
@@ -222,19 +236,19 @@ class Watchdog:
         self._stalls = stalls
         self._thread: Thread | None = None
         self._stopping = Event()
-        self._loop_thread = 0
+        self._loop_thread = self._loop_tid = 0
         self._base: FrameType | None = None
         self._begun: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen_secs: defaultdict[Where, float] = defaultdict(float)
         self._run_queue = RunQueue()
-        self._cpu = self._waited = 0.0
+        self._cpu = 0.0
         self._due = 0.0
         self._collecting_since = 0.0
 
     def start(self) -> None:
         gc.callbacks.append(self._on_collection)
-        self._loop_thread = get_ident()
+        self._loop_thread, self._loop_tid = get_ident(), get_native_id()
         self._begun = self._loop.call_soon(self._begin)
 
     def stop(self) -> None:
@@ -264,20 +278,16 @@ class Watchdog:
             where = self._held_by()
             # At most the stall itself: the loop may have been busy in the moments before, too.
             cpu_secs = min(late_secs, cpu_secs)
-            held_secs = max(cpu_secs, self._held_secs(late_secs, cpu_secs))
+            held_secs = self._run_queue.held_secs(late_secs, cpu_secs, self._loop_tid)
             self._stalls.add(Stall(late_secs, cpu_secs, held_secs, where), now)
         self._rest()
-
-    def _held_secs(self, late_secs: float, cpu_secs: float) -> float:
-        waited_secs = self._run_queue.waited_secs() - self._waited
-        return cpu_secs if math.isnan(waited_secs) else late_secs - waited_secs
 
     def _rest(self) -> None:
         """Until the next heartbeat."""
         self._watched.current = None
         self._seen_secs = defaultdict(float)
         self._cpu = thread_cpu()
-        self._waited = self._run_queue.waited_secs()
+        self._run_queue.mark()
         self._due = monotonic() + BEAT_SECS
         self._timer = self._loop.call_later(BEAT_SECS, self._beat)
 

@@ -213,7 +213,7 @@ class Deliveries(Generic[K]):
 
     `prepare` makes the webhook of a subscription when its turn comes, or None if there is nothing
     to send any more; `finish` gets the result; `host_of` is the host its webhooks go to. `defect` is
-    called while an exception is handled that one of them raised: it concerns that one subscription.
+    called while an exception is handled that one of them raised, for that one subscription.
     """
 
     def __init__(
