@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from headrace.testing.raw_http import request_bytes
@@ -185,7 +185,7 @@ def failed_webhooks(ground: Ground) -> float:
 
 
 @contextmanager
-def all_of(ground: Ground, ids: list[str], config: dict[str, object]) -> Iterator[None]:
+def all_of(ground: Ground, ids: list[str], config: Mapping[str, object]) -> Iterator[None]:
     """Subscriptions that are deleted afterwards."""
     path = f"{ROOT}/__ds/subscriptions"
     ground.send(*(attacks.subscription(id, **config) for id in ids), connections=50)

@@ -28,6 +28,7 @@ HISTOGRAMS = (
     "headrace_request_seconds",
     "headrace_event_loop_stall_seconds",
     "headrace_event_loop_stall_cpu_seconds",
+    "headrace_event_loop_stall_held_seconds",
 )
 FIXTURES = {"headrace_client", "headrace_in_process", "headrace_server"}
 EXPOSED = {

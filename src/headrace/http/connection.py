@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
     def _open(self, transport: asyncio.BaseTransport) -> None:
         shared = self._shared
         if shared.draining:
-            # It was accepted when the drain began, and would be told nothing.
+            # Accepted when the drain began, which went over the connections there were.
             self.abort()
             return
         shared.connections.add(self)

@@ -212,8 +212,8 @@ class Deliveries(Generic[K]):
     """The queue in front of a Sender, and the task group behind it.
 
     `prepare` makes the webhook of a subscription when its turn comes, or None if there is nothing
-    to send any more; `finish` gets the result; `host_of` is the host its webhooks go to. `defect` is
-    called while an exception is handled that one of them raised, for that one subscription.
+    to send any more; `finish` gets the result; `host_of` is the host its webhooks go to.
+    `defect` is called while an exception is handled that one of them raised for a subscription.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ A stream that matched a glob at its creation, without an acknowledged position y
 document: after a restart an unknown stream is followed from its start anyway. Links store the
 stream's id as well as its name, so that a stream recreated under the name is not mistaken for it.
 
-A subscription of which one document cannot be decoded is set aside: its documents stay as they
+A subscription with a document that cannot be decoded is set aside: its documents stay as they
 are, and it is not served, because a generation or an acknowledgement must never be guessed.
 """
 
