@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.pipeline import app
 from headrace.client import Client, State
+from headrace.postgres.pgoutput import lsn_number
 from headrace.spark.pipelines import archive, compact, postgres_to_stream, stream_to_postgres
 from headrace.spark.pipelines.base import ConfigError, ConfigFile, Pipeline, Run
 from headrace.spark.pipelines.stream_source import messages
@@ -385,6 +387,59 @@ def test_changes_become_state_protocol_messages_by_key_or_by_table(
     assert {m["type"] for m in found[:-1]} == {"items"}
     assert [m["headers"]["operation"] for m in of_one] == ["insert", "update", "delete"]
     assert [m["headers"]["operation"] for m in of_two] == ["insert", "delete"]
+
+
+def test_changes_carry_what_metadata_asks_for(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    execute(
+        database,
+        "create table items (id int primary key, title text)",
+        "alter table items replica identity full",
+        "insert into items values (0, 'copied')",
+    )
+    config = postgres_to_stream.Config(
+        server=server.url,
+        postgres=database,
+        stream="p2s/metadata",
+        format="changes",
+        metadata=("before", "lsn"),
+        timestamps=True,
+    )
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    [(before,)] = rows(database, "select now()")
+    execute(
+        database,
+        "insert into items values (1, 'a'), (2, 'b')",
+        "update items set title = 'c' where id = 1",
+        "update items set id = 3 where id = 2",
+        "delete from items where id = 3",
+    )
+    [(after, end)] = rows(database, "select clock_timestamp(), pg_current_wal_lsn()::text")
+    run_once(spark, postgres_to_stream, config, tmp_path)
+    with Client(server.url) as client:
+        copied, *found = client.stream("p2s/metadata").read_json()
+    assert copied["headers"]["lsn"]
+    assert [(m["headers"]["operation"], m["key"], m.get("old_value")) for m in found] == [
+        ("insert", "1", None),
+        ("insert", "2", None),
+        ("update", "1", {"id": 1, "title": "a"}),
+        ("insert", "3", None),
+        ("delete", "2", {"id": 2, "title": "b"}),
+        ("delete", "3", {"id": 3, "title": "b"}),
+    ]
+    places = [(lsn_number(m["headers"]["lsn"]), m["headers"]["seq"]) for m in found]
+    assert places == sorted(places)
+    assert places[0][0] == places[1][0] < places[2][0], "an LSN is that of the commit"
+    assert places[-1][0] <= lsn_number(end)
+    times = [datetime.fromisoformat(m["headers"]["timestamp"]) for m in found]
+    assert all(before <= at <= after for at in times)
+    assert all(m["headers"]["timestamp"].endswith("Z") for m in found)
+
+
+def test_metadata_needs_changes_to_be_part_of() -> None:
+    with pytest.raises(ConfigError, match='it needs format = "changes"'):
+        postgres_to_stream.PIPELINE.configure({"metadata": ["lsn"]})
 
 
 def test_changes_fold_to_what_the_table_holds(

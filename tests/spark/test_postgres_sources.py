@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.client import Client
 from headrace.postgres.ledger import SinkError
+from headrace.postgres.pgoutput import lsn_number
 from headrace.spark.pipelines import postgres_to_stream
 from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.spark.pipelines.runner import explain
@@ -78,6 +79,26 @@ class Follower:
         self.batches.append((number, values))
         if self._crash_at in (op for op, _ in values):
             raise RuntimeError("as if killed")
+
+
+def test_a_query_reports_how_far_the_log_is_ahead_of_its_last_batch(
+    spark: SparkSession, database: str, tmp_path: Path
+) -> None:
+    execute(database, "create table items (id int primary key)", "insert into items values (1)")
+    query = (
+        spark.readStream.format("headrace_postgres_changes")
+        .options(url=database, slot="report", tables="items")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(240)
+    assert query.lastProgress is not None
+    [source] = query.lastProgress["sources"]
+    end, latest = (json.loads(source[name]) for name in ("endOffset", "latestOffset"))
+    assert lsn_number(latest["lsn"]) >= lsn_number(end["lsn"]) > 0
 
 
 def test_changes_come_once_through_restarts_and_a_batch_done_again(

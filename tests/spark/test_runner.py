@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import httpx
 import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
@@ -153,10 +155,15 @@ def test_sigterm_to_every_process_ends_a_pipeline_cleanly(
         stream = client.stream("sigterm")
         stream.create("application/json")
         stream.append_json(1)
+        command = _archiving(
+            *(server, tmp_path, "sigterm", "--metrics-listen", "0"),
+            spark='"spark.ui.enabled" = true\n"spark.ui.port" = 0',
+        )
         with log.open("wb") as err:
-            running = subprocess.Popen(_archiving(server, tmp_path, "sigterm"), stderr=err)
+            running = subprocess.Popen(command, stderr=err)
         try:
             eventually(lambda: _rows(running, place, log) == 1, "a batch", _DEADLINE_SECS)
+            _check_figures_are_served(tmp_path, log.read_text())
             everyone = psutil.Process(running.pid).children(recursive=True)
             assert len(everyone) > 2, "Java, and Python workers that are kept"
             for process in everyone:
@@ -176,6 +183,19 @@ def test_sigterm_to_every_process_ends_a_pipeline_cleanly(
     assert "Traceback" not in log.read_text()
 
 
+def _check_figures_are_served(state: Path, log: str) -> None:
+    """While it runs: Prometheus finds its metrics, and a person the pages of Spark."""
+    served = re.search(r"Metrics at (http://127\.0\.0\.1:\d+/metrics)", log)
+    assert served is not None, log
+    scraped = httpx.get(served[1]).text
+    assert 'headrace_pipeline_up{pipeline="archive"} 1.0' in scraped
+    assert 'headrace_pipeline_rows_total{pipeline="archive"} 1.0' in scraped
+    status = CliRunner().invoke(app, ["status", "--state", str(state)]).output
+    pages = re.search(r"Spark UI: (http://\S+)", status)
+    assert pages is not None, status
+    assert httpx.get(pages[1], follow_redirects=True).status_code == 200
+
+
 def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
@@ -183,13 +203,17 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _archiving(server: ServerProcess, home: Path, stream: str) -> list[str]:
+def _archiving(
+    server: ServerProcess, home: Path, stream: str, *more: str, spark: str = ""
+) -> list[str]:
     config = home / "c.toml"
     config.write_text(
+        f"[spark]\n{spark}\n"
         f'[archive]\nserver = "{server.url}"\nstreams = ["{stream}"]\ntable = "{home / "lake"}"\n'
     )
     command = [sys.executable, "-m", "headrace.cli", "pipeline", "run", "archive"]
-    return [*command, "--master", "local[1]", "--config", str(config), "--state", str(home)]
+    place = ("--config", str(config), "--state", str(home))
+    return [*command, "--master", "local[1]", *place, *more]
 
 
 def _rows(running: subprocess.Popen[bytes], place: Path, log: Path) -> int:

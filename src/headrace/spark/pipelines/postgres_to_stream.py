@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Collection
 from contextlib import suppress
 from functools import reduce
 from typing import Literal
@@ -40,7 +41,7 @@ _CHANGES = ("insert", "update", "delete", "truncate", "schema")
 _STREAM_OF_ROWS = "pg-{table}"
 _STREAM_OF_CHANGES = "/postgres/{table}"  # in a bucket, where compact gives history back
 STREAM_FILE = "stream"
-_RFC_3339 = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # a session's time zone is UTC
+_RFC_3339 = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"  # Z in UTC, which is a session's usual time zone
 _GROWS = (
     "%s grows for ever, and nothing gives its history back: the server refuses what exceeds "
     "limits.max_stream_bytes (in memory mode 10 MiB unless set). Raise it where the server runs, "
@@ -60,6 +61,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     operations: tuple[
         Literal["insert", "update", "delete", "truncate", "schema"], ...
     ] = ()  # the usual
+    metadata: tuple[Literal["before", "lsn"], ...] = ()  # of changes: the old row, the position
     snapshot: Literal["initial", "never"] = "initial"
     on_lost_slot: Literal["snapshot", "fail"] = "snapshot"
     origin: Origin = "others"
@@ -71,6 +73,11 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
     bytes_per_batch: int = BYTES_PER_BATCH  # of rows as JSON: a batch is in memory as a whole
     row_bytes_max: int = ROW_BYTES_MAX
     fail_on_data_loss: bool = True  # of a stream it writes to; off: go on if one is lost
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metadata and self.format == "rows":
+            raise ValueError('metadata is part of a change: it needs format = "changes".')
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
@@ -244,22 +251,24 @@ def _state_changes(changes: DataFrame, config: Config) -> DataFrame:
     nothing = F.lit(None).cast("string")
     was = F.to_json(old_key)
 
-    def step(operation: Column, key: Column, row: Column, was: Column = nothing) -> Column:
-        named = {"operation": operation, "key": key, "row": row, "was": was}
+    def step(
+        operation: Column, key: Column, row: Column, old: Column, was: Column = nothing
+    ) -> Column:
+        named = {"operation": operation, "key": key, "row": row, "old": old, "was": was}
         return F.struct(*(column.alias(name) for name, column in named.items()))
 
-    one = step(F.col("operation"), F.col("key"), F.col("value"))
-    new = step(F.lit("insert"), F.col("key"), F.col("value"), was)
-    gone = step(F.lit("delete"), was, nothing)
+    one = step(F.col("operation"), F.col("key"), F.col("value"), F.col("old"))
+    new = step(F.lit("insert"), F.col("key"), F.col("value"), nothing, was)
+    gone = step(F.lit("delete"), was, nothing, F.col("old"))
     steps = F.when(moved, F.array(new, gone)).otherwise(F.array(one))
     each = changes.withColumn("each", F.explode(steps))
     at = F.date_format("committed_at", _RFC_3339) if config.timestamps else nothing
-    flat = each.select("table", "xid", "unchanged", at.alias("timestamp"), "each.*")
+    flat = each.select("table", "xid", "unchanged", "lsn", "seq", at.alias("timestamp"), "each.*")
     operation = F.col("operation")
     control = F.struct(F.lit("reset").alias("control"), "timestamp")
     reset = F.to_json(F.struct(control.alias("headers")))
     told = F.when(operation == "truncate", reset).when(operation == "schema", _schema())
-    return flat.withColumn("value", told.otherwise(_change()))
+    return flat.withColumn("value", told.otherwise(_change(config.metadata)))
 
 
 def _schema() -> Column:
@@ -271,12 +280,14 @@ def _schema() -> Column:
     return F.concat(head, F.lit(',"value":'), "row", tail)
 
 
-def _change() -> Column:
-    """`{"type":…,"key":…,"value":…,"headers":…}`, the row as it came, without parsing it."""
+def _change(metadata: Collection[str]) -> Column:
+    """`{"type":…,"key":…,"value":…,"old_value":…,"headers":…}`, rows as they came, without parsing
+    them."""
     is_partial = (F.size("unchanged") > 0) & F.col("row").isNotNull()  # TOAST that did not change
     partial = F.when(is_partial, F.col("unchanged"))
     was = F.when(F.col("was").isNotNull(), _text("was"))  # of a change of key
     txid = F.when(F.col("xid") > 0, F.col("xid").cast("string"))
+    position = ("lsn", "seq") if "lsn" in metadata else ()
     headers = F.to_json(
         F.struct(
             "operation",
@@ -284,12 +295,21 @@ def _change() -> Column:
             "timestamp",
             partial.alias("unchanged"),
             was.alias("was"),
+            *position,
         )
     )
     named = F.to_json(F.struct(_name("table").alias("type"), _text("key").alias("key")))
     head = F.regexp_replace(named, r"\}$", "")
-    row = F.when(F.col("row").isNotNull(), F.concat(F.lit(',"value":'), "row")).otherwise("")
-    return F.concat(head, row, F.lit(',"headers":'), headers, F.lit("}"))
+    rows = [_member("value", "row")]
+    if "before" in metadata:
+        rows.append(_member("old_value", "old"))
+    return F.concat(head, *rows, F.lit(',"headers":'), headers, F.lit("}"))
+
+
+def _member(name: str, column: str) -> Column:
+    """A column of JSON as a member of an object; nothing where it is null."""
+    found = F.concat(F.lit(f',"{name}":'), column)
+    return F.when(F.col(column).isNotNull(), found).otherwise("")
 
 
 def _map(column: str) -> Column:

@@ -5,9 +5,11 @@ Planning and reading are `headrace.postgres.changes`; here is only what Spark as
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
+import psycopg
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -20,6 +22,7 @@ from pyspark.sql.types import StructType
 from headrace.postgres.changes import Batch, ChangeFeed
 from headrace.postgres.copies import ON_PARTITIONS, OnPartitions
 from headrace.postgres.origins import ORIGINS, Origin
+from headrace.postgres.pgoutput import lsn_text
 from headrace.postgres.positions import Position
 from headrace.postgres.slots import Slot
 from headrace.spark.options import Options
@@ -34,6 +37,8 @@ OPTIONS = frozenset(
         "onReset", "maxRowBytes",
     }
 )  # fmt: skip
+
+_REPORT_SECS: Final = 5.0
 
 
 class PostgresChanges(DataSource):
@@ -70,6 +75,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: int | None = None
         self._planned: Batch | None = None
         self._opened: ChangeFeed | None = None
+        self._report_again_at = 0.0
+        self._reported: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the reader, too, but never its connection or what it has read."""
@@ -116,6 +123,20 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             until=self._until,
         )
         return self._planned.end.offset()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The end of Postgres's log, for a query's progress: how far behind a batch ended.
+
+        Asked for at every trigger, so the last answer serves for a while.
+        """
+        now = time.monotonic()
+        if now >= self._report_again_at:
+            self._report_again_at = now + _REPORT_SECS
+            try:
+                self._reported = {"lsn": lsn_text(self._feed.newest_lsn())}
+            except psycopg.Error:  # the next batch is what retries, and says so
+                self._reported = None
+        return self._reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = Position.of(start), Position.of(end)
