@@ -105,6 +105,33 @@ def test_a_reset_lets_a_lost_checkpoint_begin_again_with_its_slot_and_streams(
     assert sorted(ids) == [1, 1, 1, 2, 2, 2]
 
 
+def test_a_reset_without_a_snapshot_goes_on_with_what_the_slot_holds(
+    spark: SparkSession, server: ServerProcess, database: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(out_of_postgres(server, database, "ops/never") + 'snapshot = "never"\n')
+    config = postgres_to_stream.Config(
+        server=server.url, postgres=database, stream="ops/never", snapshot="never"
+    )
+    state = tmp_path / "postgres-to-stream"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("create table items (id int primary key)")
+        run_once(spark, postgres_to_stream, config, state)
+        for number in (1, 2):
+            connection.execute("insert into items values (%s)", (number,))
+            run_once(spark, postgres_to_stream, config, state)
+        connection.execute("insert into items values (3)")
+        command = ["reset", "postgres-to-stream", "--config", str(file), "--state", str(tmp_path)]
+        code, output = headrace(*command, "--yes")
+        assert (code, "the changes that the slot still holds" in output) == (0, True), output
+        run_once(spark, postgres_to_stream, config, state)
+    with Client(server.url) as client:
+        ids = [row["id"] for row in client.stream("ops/never").read_json()]
+    assert sorted(set(ids)) == [1, 2, 3]
+    assert ids[:2] == [1, 2]
+    assert ids[-1] == 3
+
+
 def test_a_reset_leaves_the_slot_of_another_checkpoint_alone(
     server: ServerProcess, database: str, tmp_path: Path
 ) -> None:
