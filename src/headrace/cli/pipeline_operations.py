@@ -119,7 +119,7 @@ def redrive(
     with _refusals():
         found, spark = configured(name, config)
         ended = _run(plan(found, state_dir(state)), master, spark)
-    typer.echo(f"{ended.rows} quarantined records were read.", err=True)
+    typer.echo(f"Quarantined records read: {ended.rows}.", err=True)
 
 
 def backfill(
@@ -146,7 +146,7 @@ def backfill(
     with _refusals():
         found, spark = configured(name, config)
         ended = _run(plan(found, state_dir(state), start, end), master, spark)
-    typer.echo(f"{ended.rows} messages were read; what was written before is skipped.", err=True)
+    typer.echo(f"Messages read: {ended.rows}; those written before were skipped.", err=True)
 
 
 def configured(name: str, file: Path | None) -> tuple[PipelineConfig, dict[str, str]]:
