@@ -3,7 +3,8 @@
 The async modules are the source. Their sync twins follow by rule: no `async` and `await`, names
 without `Async`, and the protocols of blocking code (`__enter__`, `Iterator`, `close`). Only the
 drivers and the producers are written twice by hand, because stopping a thread and cancelling a
-task have nothing in common. `tests/tree/test_generated_client.py` runs the check.
+task have nothing in common (decision 0070). `tests/tree/test_generated_client.py` runs the check,
+and compares the public signatures of those two.
 """
 
 from __future__ import annotations
@@ -46,10 +47,14 @@ _RULES: Final = tuple(
 
 def generated(name: str) -> str:
     """The text of the sync module, formatted."""
-    text = (CLIENT / f"async_{name}.py").read_text("utf-8")
+    return _formatted(sync_form((CLIENT / f"async_{name}.py").read_text("utf-8")))
+
+
+def sync_form(text: str) -> str:
+    """Async code as its sync twin has it, not formatted."""
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
-    return _formatted(text)
+    return text
 
 
 def _formatted(text: str) -> str:
