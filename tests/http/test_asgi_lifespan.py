@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import Config
-from headrace.engine.engine import Engine
+from headrace.engine.housekeeping import Housekeeping
 from headrace.http.asgi import Headrace, Message, Scope, create_app
 
 DEADLINE_SECS = 30.0
@@ -55,7 +55,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 def test_a_background_task_that_dies_stops_the_application_and_calls_its_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(engine: Engine) -> None:
+    def broken(housekeeping: Housekeeping) -> None:
         raise RuntimeError("a defect of the sweep")
 
     async def work() -> None:
@@ -68,7 +68,7 @@ def test_a_background_task_that_dies_stops_the_application_and_calls_its_host(
 
         app = create_app(CONFIG, on_failure=on_failure)
         assert await status_of(app, "/readyz") == 200
-        monkeypatch.setattr(Engine, "sweep", broken)
+        monkeypatch.setattr(Housekeeping, "run", broken)
         await has_failed.wait()
         assert [str(reason) for reason in reasons] == ["a defect of the sweep"]
         assert await status_of(app, "/readyz") == 503

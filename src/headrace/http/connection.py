@@ -1,23 +1,42 @@
 """One HTTP/1.1 connection: requests run in order, responses written, backpressure both ways.
 
 Requests run one after another: a pipelined request waits until the one before it is answered, so
-it sees that one's effect. Each has an exchange of its own, which is dead once it was answered: an
+it sees that one's effect. Each has an exchange of its own, which is dead once it was answered: a
 late or second answer is dropped, and above all never reaches the next request. Nothing here
 knows a rule of the protocol above HTTP.
 
-The state of a connection is in these flags, which are read for every request:
+The state of a connection, `State`. An exchange is set in BUSY and STREAMING only:
 
-    flag         set while                                           cleared by
-    writable     the transport takes more                            pause_writing
-    _idle        no request is under way, and the next one may run   a request, pause_writing, end
-    _running     `_run` is on the stack: answers must not recurse    its return
-    _in_line     `Turns` will call `take_turn`                       take_turn
-    _streaming   an answer without a length was begun                never: it ends the connection
-    _discarding  a refusal was sent, and what comes is dropped       never
-    _closing     nothing more is sent                                never
+    IDLE        no request is under way; the next one may run
+    BUSY        a request is under way, and its answer has not begun, or is a large one being sent
+    UNTAKEN     the last answer is complete, but the client has not taken all of it
+    STREAMING   an answer without a length has begun; the connection ends with it
+    DISCARDING  a refusal was sent; what still comes is read and dropped
+    CLOSING     nothing more is sent
 
-So a request runs if `_idle` holds and neither `_running` nor `_in_line` does; `_idle` implies
-`writable` and excludes the last three.
+    from                  to          by
+    IDLE                  BUSY        a request runs (`_run_ready`)
+    BUSY                  IDLE        its answer is complete (`_answered`)
+    BUSY                  UNTAKEN     the same, while the transport's buffer is full
+    IDLE                  UNTAKEN     the buffer fills (`pause_writing`)
+    UNTAKEN               IDLE        the buffer has drained (`resume_writing`)
+    BUSY                  STREAMING   an answer without a length begins (`start`)
+    IDLE                  DISCARDING  what was received is refused (`_refuse`)
+    any                   CLOSING     end of the answer after `Connection: close`, drain, deadline,
+                                      a defect, or the client has left
+
+Orthogonal to that, because each can hold in several states:
+
+    writable     the transport takes more; cleared by `pause_writing`
+    _keep_alive  the connection stays open after the request under way
+    _running     `_run` is on the stack: an answer within it must not run the next request, or the
+                 stack would grow with every pipelined request
+    _in_line     `Turns` will call `take_turn`, which goes on with requests or a large answer
+
+Requests run while the state is IDLE and neither `_running` nor `_in_line` is set. `check_deadline`
+bounds every state: IDLE by the keep-alive, or the deadline of a request that is arriving; BUSY by
+`answer_secs`; UNTAKEN, DISCARDING and CLOSING by how long a client may take for what it was sent;
+STREAMING by the sender of the answer (`live`, `StreamedBodies`), which sees how it is taken.
 """
 
 from __future__ import annotations
@@ -28,6 +47,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, cast
 
 from headrace.clock import monotonic
@@ -41,6 +61,26 @@ from headrace.http.routes import Application
 from headrace.http.send_windows import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.protocol import responses
 from headrace.protocol.responses import WITHOUT_BODY, Response
+
+
+class State(Enum):
+    """See the tables at the top."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    UNTAKEN = "untaken"
+    STREAMING = "streaming"
+    DISCARDING = "discarding"
+    CLOSING = "closing"
+
+
+# Read for every request: a constant of the module costs less than an attribute of the class.
+IDLE: Final = State.IDLE
+BUSY: Final = State.BUSY
+UNTAKEN: Final = State.UNTAKEN
+STREAMING: Final = State.STREAMING
+DISCARDING: Final = State.DISCARDING
+CLOSING: Final = State.CLOSING
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("headrace.access")
@@ -107,6 +147,8 @@ class HttpExchange:
         return connection is not None and connection.writable and not connection.is_lost()
 
     def respond(self, response: Response) -> None:
+        # Forgotten first: a handler that answers twice, or late, must not reach the next request.
+        # It did once, when the connection was the exchange of all its requests (decision 0069).
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -151,11 +193,8 @@ class HttpExchange:
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        "_closing",
         "_deadline",
-        "_discarding",
         "_exchange",
-        "_idle",
         "_in_line",
         "_keep_alive",
         "_large",
@@ -163,7 +202,7 @@ class Connection(asyncio.Protocol):
         "_receiver",
         "_running",
         "_shared",
-        "_streaming",
+        "_state",
         "_transport",
         "_unsent_bytes",
         "_waiter",
@@ -176,14 +215,10 @@ class Connection(asyncio.Protocol):
         self._receiver: BodyReceiver | None = None
         self._exchange: HttpExchange | None = None  # that of the request under way
         self._waiter: Waiter | None = None
+        self._state = IDLE
         self._keep_alive = True
-        # Nothing is under way, the client takes what it is sent, and the connection stays open.
-        self._idle = True
         self._running = False
         self._in_line = False  # for another turn
-        self._streaming = False
-        self._closing = False
-        self._discarding = False
         self._deadline = 0.0
         self._unsent_bytes = 0
         self._large: LargeAnswer | None = None
@@ -216,8 +251,7 @@ class Connection(asyncio.Protocol):
             return  # it was given up while it was being made: see `Acceptor`
         connections.remove(self)
         self._shared.on_closed()
-        self._closing = True
-        self._idle = False
+        self._state = CLOSING
         self._dismiss_receiver()
         self._drop_reader()
         self._forget_unsent()
@@ -233,7 +267,7 @@ class Connection(asyncio.Protocol):
 
         Not so a live read: there a half-close cannot be distinguished from a disconnect.
         """
-        self._body_received()  # the end may come with the last of it
+        self._body_received()  # a half-close may come with the last byte of a large body
         self._keep_alive = False
         under_way = self._exchange is not None and self._waiter is None
         return (under_way or not self.writable) and self._shared.scheme == "http"
@@ -243,10 +277,14 @@ class Connection(asyncio.Protocol):
         reader = self._reader
         if self._large is not None:
             self._large.note_unsent(self._transport.get_write_buffer_size())
-        if self._closing or self._discarding or not self.writable:
-            if now >= self._deadline and not self._streaming:
+        state = self._state
+        if state is CLOSING or state is DISCARDING or not self.writable:
+            # Whether a reader of an answer without a length is too slow is for its sender to say.
+            if now >= self._deadline and state is not STREAMING:
                 self._transport.abort()
             elif reader is not None:
+                # The client cannot send while it is not read: its body is not late through its
+                # fault.
                 reader.excuse()
         elif self._exchange is not None:
             if reader is not None:
@@ -262,7 +300,7 @@ class Connection(asyncio.Protocol):
 
         An answer that has begun is judged by how the client takes it.
         """
-        if self._streaming or self._large is not None:
+        if self._state is STREAMING or self._large is not None:
             return
         limits = self._shared.writing
         waited_secs = limits.answer_secs
@@ -278,9 +316,8 @@ class Connection(asyncio.Protocol):
             waiter.on_disconnect()
 
     def close(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self._idle = False
+        if self._state is not CLOSING:
+            self._state = CLOSING
             self._deadline = self._shared.response_head.deadline(self._patience_secs())
             self._transport.close()
 
@@ -295,11 +332,10 @@ class Connection(asyncio.Protocol):
 
     def is_lost(self) -> bool:
         """Whether what is written goes nowhere; `connection_lost` may be yet to come."""
-        return self._closing or self._transport.is_closing()
+        return self._state is CLOSING or self._transport.is_closing()
 
     def abort(self) -> None:
-        self._closing = True
-        self._idle = False
+        self._state = CLOSING
         self._transport.abort()
 
     def fail(self, what: str) -> None:
@@ -339,6 +375,7 @@ class Connection(asyncio.Protocol):
         if reader is None:
             return
         reader.feed(data)
+        # While it runs or is in line, what was fed is seen by the code that does so.
         if not self._running and not self._in_line:
             if self._shared.turns.is_waiting:
                 self._shared.turns.is_contended = True
@@ -359,15 +396,18 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         handle = shared.application.handle
         turn_ends = 0.0
-        while ready and self._idle:
+        while ready and self._state is IDLE:
             request = ready.popleft()
             exchange = self._exchange = HttpExchange(self, request, shared.response_head.now)
-            self._idle = False
+            self._state = BUSY
             self._keep_alive = request.keep_alive
             handle(request, exchange)
+            # The handler has taken the body over, so that its room is free for the next upload.
             if request.reserved_bytes:
                 shared.bodies.release(request.reserved_bytes)
-            if ready and self._idle:
+            # Pipelined requests in memory mode are answered at once: without an end of the turn,
+            # one client with thousands of them would hold the loop for seconds.
+            if ready and self._state is IDLE:
                 now = monotonic()
                 turn_ends = turn_ends or now + TURN_SECS
                 if now > turn_ends:
@@ -383,25 +423,28 @@ class Connection(asyncio.Protocol):
             self._send_window(large)
             return
         reader = self._reader
-        if reader is not None and not self._closing and not self._running:
+        if reader is not None and self._state is not CLOSING and not self._running:
             self._transport.resume_reading()
             self._run(reader)
 
     def _hold_back_or_refuse(self, reader: RequestReader) -> None:
         """Hold back a client that is ahead of its answers; refuse what could not be read."""
-        if self._closing or self._reader is None:
+        if self._state is CLOSING or self._reader is None:
             return
         body = reader.large_body
         if body is not None and not body.is_complete and self._receiver is None:
             self._receive(reader, body)
+        # Requests that arrived are run before what follows them is read: memory for one client is
+        # bounded by what one read brings.
         if reader.ready:
             self._transport.pause_reading()
-        elif not self._idle:
+        elif self._state is not IDLE:
             return
         elif reader.refusal is not None:
             self._refuse(reader.refusal)
         else:
             reader.needs_attention = False
+            # Only now: a request before this one could still have been refused, or have closed.
             if reader.expects_continue:
                 reader.expects_continue = False
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -448,15 +491,20 @@ class Connection(asyncio.Protocol):
             self._run(reader)
 
     def _answered(self) -> None:
-        """The current request is answered: go on with the next, or close."""
+        """The current request is answered: go on with the next, or close.
+
+        While draining, a connection with further requests that have arrived still gets answers.
+        """
         self._exchange = self._waiter = None
         shared = self._shared
         if not self._keep_alive or (shared.draining and not self._has_more()):
             self.close()
             return
         if self.writable:
-            self._idle = True
+            self._state = IDLE
             self._deadline = shared.response_head.deadline(shared.writing.keep_alive_secs)
+        else:
+            self._state = UNTAKEN  # its deadline was set with the answer, or by `pause_writing`
         if not self._running and self._reader is not None:
             self._transport.resume_reading()
             self._run(self._reader)
@@ -468,23 +516,20 @@ class Connection(asyncio.Protocol):
         request = reader.partial_request()
         response = responses.problem(refusal)
         self._keep_alive = False
-        self._idle = False
-        self._discarding = True
+        self._state = DISCARDING
         self._drop_reader()
         self._write(response, request)
         self._observe(request, response)
         self._deadline = self._shared.response_head.deadline(_LINGER_SECS)
+        # Half-closed, so that the client sees the end of the answer while its bytes are dropped.
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     # -- answers: called by the exchange of the current request ----------------------------
 
     def respond(self, request: Request, response: Response) -> None:
-        if self._closing:
-            return
-        if self._streaming:
-            # Another answer has begun, and must not look whole.
-            self.abort()
+        if self._state is not BUSY:
+            self._respond_late()
             return
         shared = self._shared
         if response.body or not self._keep_alive or shared.draining or request.method == b"HEAD":
@@ -503,6 +548,11 @@ class Connection(asyncio.Protocol):
         else:
             shared.observe(request, response.status, 0)
         self._answered()
+
+    def _respond_late(self) -> None:
+        """The client has left, or another answer has begun, which must not look whole then."""
+        if self._state is STREAMING:
+            self.abort()
 
     def _write(self, response: Response, request: Request) -> None:
         shared = self._shared
@@ -540,7 +590,7 @@ class Connection(asyncio.Protocol):
 
     def _send_window(self, large: LargeAnswer) -> None:
         """One in a turn: to copy an answer into the kernel takes milliseconds for each reader."""
-        if self._closing:
+        if self._state is CLOSING:
             return
         if self.writable:
             self._transport.write(large.window())
@@ -564,9 +614,9 @@ class Connection(asyncio.Protocol):
             log_access(request, response.status, sent_bytes, elapsed_secs)
 
     def start(self, request: Request, response: Response) -> None:
-        if self._closing:
+        if self._state is CLOSING:
             return
-        self._streaming = True
+        self._state = STREAMING
         self._keep_alive = False
         head = self._shared.response_head.lines(response.status, request.headers) + response.headers
         if request.http_11:
@@ -587,14 +637,14 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.live_send_buffer_bytes)
 
     def send(self, request: Request, frame: Frame) -> None:
-        if self._closing:
+        if self._state is CLOSING:
             return
         data = frame.chunked if request.http_11 else frame.raw
         self._shared.application.metrics.sent_event_bytes += len(data)
         self._transport.write(data)
 
     def end(self, request: Request) -> None:
-        if self._closing:
+        if self._state is CLOSING:
             return
         if not self.writable:
             # The client reads nothing, so it would not read the last chunk either.
@@ -605,19 +655,24 @@ class Connection(asyncio.Protocol):
         self._answered()
 
     def hold(self, waiter: Waiter) -> None:
-        if self._closing:
+        if self._state is CLOSING:
             waiter.on_disconnect()
         else:
             self._waiter = waiter
 
     def pause_writing(self) -> None:
-        self.writable = self._idle = False
-        if self._streaming:
+        self.writable = False
+        # Its sender asks `writable` before each frame, and has a deadline of its own.
+        if self._state is STREAMING:
             return
+        if self._state is IDLE:
+            self._state = UNTAKEN
         if self._large is not None:  # it is counted whole, and has its deadline
             self._transport.pause_reading()
             return
         shared = self._shared
+        # Counted with what waits for all clients; a client that takes nothing may cost the place of
+        # another, so it is not read from until it has taken this.
         self._unsent_bytes = self._transport.get_write_buffer_size()
         shared.unsent.add(self._unsent_bytes)
         self._deadline = shared.response_head.deadline(self._patience_secs())
@@ -641,9 +696,9 @@ class Connection(asyncio.Protocol):
         self._forget_unsent()
         if self._waiter is not None:
             self._waiter.on_writable()
-        elif self._exchange is None and self._reader is not None and not self._closing:
+        elif self._state is UNTAKEN and self._reader is not None:
             shared = self._shared
-            self._idle = True
+            self._state = IDLE
             self._deadline = shared.response_head.deadline(shared.writing.keep_alive_secs)
             self._transport.resume_reading()
             self._run(self._reader)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 
@@ -43,6 +44,10 @@ class InProcessServer:
         self._ready.set()
         await self._stop.wait()
         await server.stop()
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call something on the server's event loop."""
+        self._loop.call_soon_threadsafe(callback)
 
     def __enter__(self) -> InProcessServer:
         self._thread.start()
