@@ -2,6 +2,22 @@
 
 `decide_*` are pure: they look at state and command and return a change, an answer that changes
 nothing, or a refusal. `apply_append` is the only place that moves a stream's tail.
+
+An append is decided in this order; the first reason found is the answer:
+
+    the stream is closed     a repeat of an accepted append: 204, closed. A close without a body and
+                             without a producer: 204. Anything else: 409 with the final offset
+    the content type         differs in its media type: 409
+    the producer             a repeat: 204; a gap, an older epoch: 409, 403 (`producers`)
+    Stream-Seq               not greater than the last one, as bytes: 409. After the producer, since
+                             a repeat carries the Stream-Seq of its original
+    the body                 not JSON, an empty array, too many messages: 400, 413
+    the size of the stream   over the limit with it: 413
+
+A refused append changes nothing: neither the producer's seq nor Stream-Seq is consumed.
+
+A change holds the outcome (`Appended.end`, the stored form of the data), not the command. So the
+same changes lead to the same state when they are replayed under other limits or by another version.
 """
 
 from __future__ import annotations
@@ -31,7 +47,10 @@ from headrace.protocol.requests import Append, Create, ForkRequest
 
 @dataclass(frozen=True, slots=True)
 class ForkOrigin:
-    """Where a stream came from: what was asked, and the point it resolved to."""
+    """The source of a fork: the request, and the point it resolved to.
+
+    `source_id` and not a name: the source may be deleted, and another stream get its name.
+    """
 
     request: ForkRequest
     source_id: int
@@ -163,6 +182,7 @@ def decide_append(
 ) -> Appended | Repeated | AlreadyClosed | Refused:
     if state.closed:
         return _decide_on_closed(state, command, limits)
+    # Equal text is the common case, and spares the parsing of both media types.
     content_type = command.content_type
     if (
         content_type is not None
@@ -180,6 +200,8 @@ def decide_append(
         return _regression(state.stream_seq, stream_seq)
     if state.is_json and command.body:
         return _append_json(state, command, limits)
+    # Bytes and text are one message per append, stored as sent. An append that only closes has
+    # none.
     body = command.body
     return _append(state, command, body, (len(body),) if body else (), limits)
 
@@ -189,6 +211,7 @@ def _regression(last: bytes, received: bytes) -> SequenceRegression:
 
 
 def _append_json(state: StreamState, command: Append, limits: Limits) -> Appended | Refused:
+    # A large body was validated in slices before it came here (`http.large_json`).
     logged = command.logged or json_log_form(command.body, limits)
     if isinstance(logged, Refused):
         return logged
@@ -199,7 +222,7 @@ def _append_json(state: StreamState, command: Append, limits: Limits) -> Appende
 
 
 def json_log_form(body: bytes, limits: Limits) -> Logged | Refused:
-    """What a JSON body holds, found out at once."""
+    """The messages of a JSON body, validated and split in one go."""
     try:
         return log_form(body, limits.json_body_bytes_max, limits.append_messages_max)
     except Refused as refusal:
@@ -211,6 +234,7 @@ def _append(
 ) -> Appended | Refused:
     start = state.tail
     end = advance(start, len(lengths), len(data))
+    # What clients can still read counts, not what forks may keep stored below the trim offset.
     if end.bytes - state.trim_offset.bytes > limits.stream_bytes_max:
         return StreamFull(state.name, limits.stream_bytes_max)
     return Appended(start, end, data, lengths, command.close, command.stream_seq, command.producer)
@@ -226,11 +250,12 @@ def _decide_on_closed(
         if isinstance(verdict, Repeat):
             return Repeated(verdict, True)
     elif command.close and not command.body:
-        return AlreadyClosed(state.tail)
+        return AlreadyClosed(state.tail)  # closing is idempotent
     return StreamClosed(state.name, state.tail.token())
 
 
 def apply_append(state: StreamState, change: Appended, now_ms: int, limits: Limits) -> None:
+    # Nothing here may fail halfway: memory and the record in storage must agree.
     end = change.end
     state.tail = end
     state.written_ms = now_ms
@@ -252,6 +277,7 @@ def decide_existing(state: StreamState, command: Create) -> Refused | None:
 
 def _difference(state: StreamState, command: Create) -> str | None:
     config = state.config
+    # What a PUT leaves out is not compared for a fork: it inherits it from its source.
     if not _same_fork(config.fork, command.fork):
         return "it is a fork of another point" if config.fork else "it is not a fork"
     is_fork = config.fork is not None
@@ -271,4 +297,5 @@ def _same_fork(origin: ForkOrigin | None, wanted: ForkRequest | None) -> bool:
         return origin is None and wanted is None
     if origin.request.source != wanted.source or origin.request.sub_offset != wanted.sub_offset:
         return False
+    # Without an offset a repeated PUT means the fork that exists, wherever the tail is now.
     return wanted.offset is None or wanted.offset in (origin.request.offset, origin.point)
