@@ -40,7 +40,7 @@ from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.postgres.slots import Slot
-from headrace.spark.kept_connections import ReusedConnection
+from headrace.spark.connection_cache import ReusedConnection
 from headrace.spark.pipelines.progress import Progress, read_progress
 from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import eventually

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from headrace.postgres.ledger import Claim, digest, prepare
 from headrace.postgres.sink import Target, Written, write
-from headrace.spark.kept_connections import ReusedConnection
+from headrace.spark.connection_cache import ReusedConnection
 from headrace.spark.runtime import keepalive, worker_daemon
 from headrace.spark.runtime.keepalive import keep_alive, kept_alive
 from headrace.spark.runtime.workers import is_reused

@@ -1,7 +1,7 @@
-"""Records that cannot go where they should: kept in a stream, with the reason.
+"""The quarantine: a stream for the records that a sink rejects, each with the reason.
 
-Sent before the batch they came in is committed, under a producer of that batch, so that they are
-neither lost nor doubled when the batch comes again.
+They are sent before their batch is committed, under a producer of that batch, so that they are
+neither lost nor duplicated when the batch is repeated.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ _JSON_BYTES_PER_CHAR_MAX = 6  # \u0000
 
 @dataclass(frozen=True)
 class Quarantine:
-    """The stream bad records go to."""
+    """The stream that rejected records go to."""
 
     settings: Settings
     stream: str
 
-    def of(self, claim: Claim | None) -> DeadLetters:
-        """What is set aside of one partition of one batch."""
-        return DeadLetters(self, claim)
+    def of(self, claim: Claim | None) -> QuarantineBatch:
+        """The rejected records of one partition of one batch."""
+        return QuarantineBatch(self, claim)
 
 
 @dataclass
-class DeadLetters:
+class QuarantineBatch:
+    """Collects the rejected records of one partition of one batch, and sends them."""
+
     _quarantine: Quarantine
     claim: Claim | None  # of the batch, before anything is sent
-    _sifted: list[Rejected] = field(default_factory=list)
+    _split_off: list[Rejected] = field(default_factory=list)
     sent: int = 0
 
     def split(self, batch: pa.RecordBatch, reason_column: str) -> pa.RecordBatch:
-        """The rows without a reason against them; the others are remembered."""
+        """The rows without a reason in `reason_column`; the others are kept to be sent."""
         if not reason_column:
             return batch
         reasons = batch.column(reason_column)
@@ -57,12 +59,12 @@ class DeadLetters:
             return rest
         is_bad = pc.is_valid(reasons)
         rows, why = rest.filter(is_bad).to_pylist(), reasons.filter(is_bad).to_pylist()
-        self._sifted += [Rejected(row, reason) for row, reason in zip(rows, why, strict=True)]
+        self._split_off += [Rejected(row, reason) for row, reason in zip(rows, why, strict=True)]
         return rest.filter(pc.invert(is_bad))
 
     def send(self, rejected: list[Rejected]) -> None:
-        """Append what was sifted and what Postgres refused."""
-        bad = [*self._sifted, *rejected]
+        """Append what was split off and what the sink rejected."""
+        bad = [*self._split_off, *rejected]
         self.sent = len(bad)
         if not bad:
             return  # a client is made only where it is needed: most batches are good
@@ -78,7 +80,7 @@ class DeadLetters:
         try:
             self._append(stream, _array(_record(bad) for bad in chunk), seq)
         except BodyTooLarge:
-            # Under the same number: whichever of the two is in, the chunk is in.
+            # Under the same seq: whichever of the two is stored, the chunk is stored once.
             share = _CUT_APPEND_BYTES_MAX // len(chunk)
             self._append(stream, _array(_cut_record(bad, share) for bad in chunk), seq)
 
@@ -97,7 +99,7 @@ class DeadLetters:
 
 
 def _chunks(records: list[Rejected]) -> Iterator[list[Rejected]]:
-    """By fixed rules, so that a batch that comes again is cut alike."""
+    """By fixed rules, so that a repeated batch is cut alike."""
     chunk: list[Rejected] = []
     size = 0
     for record in records:
@@ -116,7 +118,7 @@ def _array(records: Iterable[bytes]) -> bytes:
 
 
 def _cut_record(bad: Rejected, bytes_max: int) -> bytes:
-    """A record whose long values are cut; `cut` has their full lengths in bytes."""
+    """A record with its long values truncated; `cut` has their full lengths in bytes."""
     share = bytes_max // _JSON_BYTES_PER_CHAR_MAX // (len(bad.row) + 1)
     chars_max = max(share, _CUT_CHARS_MIN)
     row, lengths = dict(bad.row), {}

@@ -34,7 +34,7 @@ from headrace.spark.pipelines.base import (
     local_postgres,
 )
 from headrace.spark.sources.postgres_changes import ROW_BYTES_MAX
-from headrace.spark.streams.sifting import name_refusal
+from headrace.spark.streams.row_checks import name_refusal
 
 _ROWS = ("insert",)
 _CHANGES = ("insert", "update", "delete", "truncate", "schema")

@@ -19,7 +19,7 @@ from headrace.postgres.apply.registry import prepare as prepare_registry
 from headrace.postgres.apply.writer import Message, apply
 from headrace.postgres.ledger import Claim, SinkError, digest_of_plan, prepare
 from headrace.postgres.sink import Rejected, Target
-from headrace.spark.kept_connections import postgres_connection
+from headrace.spark.connection_cache import postgres_connection
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine_count import QuarantineCount
 from headrace.spark.runtime.workers import freeze_modules
@@ -90,12 +90,12 @@ class ChangesWriter(DataSourceArrowWriter):
             for batch in iterator:
                 held.add(batch)
             claim = self._claim(partition) if self._exactly_once else None
-            aside = self._quarantine.of(claim) if self._quarantine is not None else None
-            reject = aside.send if aside is not None else _refuse
+            quarantined = self._quarantine.of(claim) if self._quarantine is not None else None
+            reject = quarantined.send if quarantined is not None else _refuse
             written = apply(
                 self._target, self._rules, self._writer, claim, held, reject, postgres_connection
             )
-        return Done(written.rows, aside.sent if aside is not None else 0, partition)
+        return Done(written.rows, quarantined.sent if quarantined is not None else 0, partition)
 
     def _claim(self, partition: int) -> Claim:
         # The number of partitions says which streams this one has, and the plan which messages.
@@ -120,6 +120,6 @@ def _refuse(rejected: list[Rejected]) -> None:
         first = rejected[0]
         raise SinkError(
             f"The message of {first.row['stream']} that ends at {first.row['offset']} cannot be "
-            f"applied: {first.reason}. Nothing of the batch is written. Set quarantine to put such "
-            "messages aside."
+            f"applied: {first.reason}. Nothing of the batch is written. Set quarantine to keep "
+            "such messages in a stream."
         )

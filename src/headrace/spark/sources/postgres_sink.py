@@ -25,8 +25,8 @@ from headrace.postgres.ledger import Claim, RowsDigest, prepare
 from headrace.postgres.sink import Target, write
 from headrace.spark.batch_ids import BatchOfTask, current_batch
 from headrace.spark.commit_note import FILE, CommitNote
+from headrace.spark.connection_cache import postgres_connection
 from headrace.spark.driver_notes import given_note, query_note
-from headrace.spark.kept_connections import postgres_connection
 from headrace.spark.offset_log import planned
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine import Quarantine
@@ -116,19 +116,21 @@ class _Sink:
     def write(self, at: BatchOfTask | None, batches: Iterator[pa.RecordBatch]) -> Done:
         freeze_modules()
         partition = at.partition if at is not None else 0
-        aside = self._quarantine.of(None) if self._quarantine is not None else None
+        quarantined = self._quarantine.of(None) if self._quarantine is not None else None
         with HeldRows() as held:
             rows = RowsDigest()
             for batch in batches:
                 rows.add(batch)
-                held.add(aside.split(batch, self._reason) if aside is not None else batch)
+                held.add(
+                    quarantined.split(batch, self._reason) if quarantined is not None else batch
+                )
             claim = self._claim(at, rows.value()) if at is not None else None
-            if aside is None:
+            if quarantined is None:
                 written = write(self.target, claim, held, connect=postgres_connection)
                 return Done(written.rows, 0, partition)
-            aside.claim = claim
-            written = write(self.target, claim, held, aside.send, postgres_connection)
-            return Done(written.rows, aside.sent, partition)
+            quarantined.claim = claim
+            written = write(self.target, claim, held, quarantined.send, postgres_connection)
+            return Done(written.rows, quarantined.sent, partition)
 
     def committed(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         """On the driver, when every task of a batch has committed."""

@@ -4,9 +4,9 @@ A stream belongs to one lane, a thread with a connection. A server that stores s
 appends that wait, so several lanes cost it little more than one. Where a body is one message,
 many are sent before the first is answered.
 
-Where rows may be set aside, an append that is refused for good is sifted, and what the server
-takes of it goes out under the same number. A repeat is refused or recognised before anybody looks
-at its rows, so it is sifted alike before it is compared.
+With a quarantine stream, the rows of a refused append are checked one by one, and those that the
+server accepts are sent under the same seq. A server refuses or recognises a repeat before it checks
+its rows, so a repeat's rows are checked in the same way before they are compared.
 """
 
 from __future__ import annotations
@@ -25,25 +25,30 @@ from headrace.client.requests import Appended, ProducerStamp
 from headrace.errors import (
     BodyTooLarge,
     HeadraceError,
+    InvalidJson,
     InvalidName,
+    InvalidOffset,
     InvalidRequest,
+    OffsetTrimmed,
     Refused,
     UrlTooLong,
 )
+from headrace.protocol import framed
 from headrace.protocol.headers import JSON, media_type
+from headrace.protocol.json_mode import Logged, log_form
+from headrace.protocol.offsets import START, Position, parse_token
 from headrace.spark.streams.append_errors import refusal
 from headrace.spark.streams.chunking import BadRow, Chunker, bodies_of
-from headrace.spark.streams.duplicates import is_stored
 from headrace.spark.streams.offset_tracker import StreamProblem
 from headrace.spark.streams.plan import StreamTail
-from headrace.spark.streams.sifting import (
-    RefusedRow,
-    all_refused,
+from headrace.spark.streams.row_checks import (
+    RejectedRow,
+    all_rejected,
     by_row,
     bytes_max_of,
+    check_rows,
     name_refusal,
     parts,
-    sift,
 )
 from headrace.spark.streams.stream_api import Server
 from headrace.spark.streams.stream_options import WriteOptions
@@ -84,7 +89,7 @@ class Appender:
         self._content_types: dict[str, str] = {}
         self._lanes: list[_Lane] = []
         self._lane_of: dict[str, _Lane] = {}
-        self._misnamed: dict[str, list[RefusedRow]] = {}
+        self._misnamed: dict[str, list[RejectedRow]] = {}
 
     def __enter__(self) -> Appender:
         return self
@@ -142,7 +147,7 @@ class Appender:
     def write(self, stream: str, values: pa.Array) -> None:
         """Take values; what makes a whole chunk goes out."""
         if reason := self._name_refusal(stream):
-            self._misnamed.setdefault(stream, []).extend(all_refused(values, reason))
+            self._misnamed.setdefault(stream, []).extend(all_rejected(values, reason))
             return
         for chunk in self._chunker.add(stream, values):
             self._append(stream, chunk)
@@ -152,15 +157,15 @@ class Appender:
         for stream, chunk in self._chunker.rest():
             self._append(stream, chunk)
 
-    def refused(self) -> list[tuple[str, RefusedRow]]:
-        """What is to be set aside, by stream and row: lanes end in any order. Once all is in."""
+    def refused(self) -> list[tuple[str, RejectedRow]]:
+        """The rejected rows, ordered by stream and row. Call it when all lanes have ended."""
         found = self._misnamed | {
             stream: rows for lane in self._lanes for stream, rows in lane.refused.items()
         }
         return [(stream, row) for stream in sorted(found) for row in found[stream]]
 
     def _name_refusal(self, stream: str) -> str | None:
-        return name_refusal(stream) if self._options.sets_aside else None
+        return name_refusal(stream) if self._options.quarantines_rows else None
 
     def _append(self, stream: str, values: pa.Array) -> None:
         self._raise_failure()
@@ -203,7 +208,7 @@ class _Lane:
         self._next_seq: dict[str, int] = {}
         self._waiting: queue.Queue[tuple[str, pa.Array] | None] = queue.Queue(_WAITING_MAX)
         self.rows = self.appends = self.repeated = 0
-        self.refused: dict[str, list[RefusedRow]] = {}
+        self.refused: dict[str, list[RejectedRow]] = {}
         self.ends: dict[str, str] = {}
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="append", daemon=True)
@@ -232,26 +237,26 @@ class _Lane:
             content_type = self._content_types.get(stream)
             if content_type is None:
                 content_type = self._content_types[stream] = self._content_type(stream)
-            if self._options.sets_aside:
+            if self._options.quarantines_rows:
                 self._append_good(stream, content_type, values)
                 return
             for bodies in _in_flight(bodies_of(stream, content_type, values)):
                 self._send(stream, bodies, content_type)
         except HeadraceError as error:
-            if self._options.sets_aside and isinstance(error, InvalidName | UrlTooLong):
-                self._set_aside(stream, all_refused(values, str(error)))
+            if self._options.quarantines_rows and isinstance(error, InvalidName | UrlTooLong):
+                self._reject(stream, all_rejected(values, str(error)))
                 return
             raise StreamProblem(refusal(stream, error)) from error
         self.rows += len(values)
 
     def _append_good(self, stream: str, content_type: str, values: pa.Array) -> None:
-        refused: list[RefusedRow] = []
+        refused: list[RejectedRow] = []
         for rows in _bodies_apart(content_type, values):
-            refused += self._append_or_sift(stream, content_type, rows)
+            refused += self._append_or_check(stream, content_type, rows)
         if refused:
-            self._set_aside(stream, by_row(values, refused))
+            self._reject(stream, by_row(values, refused))
 
-    def _append_or_sift(self, stream: str, content_type: str, rows: pa.Array) -> list[RefusedRow]:
+    def _append_or_check(self, stream: str, content_type: str, rows: pa.Array) -> list[RejectedRow]:
         """Append rows that are one body, or what the server takes of them; the others."""
         seq = self._next_seq.get(stream, 0)
         stamp = self._producer.stamp(seq) if self._producer else None
@@ -261,9 +266,9 @@ class _Lane:
         except InvalidName:
             raise
         except (BadRow, InvalidRequest, BodyTooLarge) as error:
-            return self._append_sifted(stream, content_type, rows, error)
+            return self._append_checked(stream, content_type, rows, error)
         if appended.duplicate and not self._is_stored(stream, content_type, body, appended):
-            return self._append_sifted(stream, content_type, rows, self._other_rows(stream))
+            return self._append_checked(stream, content_type, rows, self._other_rows(stream))
         self._next_seq[stream] = seq + 1
         self._note_end(stream, appended)
         self.appends += 1
@@ -271,21 +276,21 @@ class _Lane:
         self.rows += len(rows)
         return []
 
-    def _append_sifted(
+    def _append_checked(
         self, stream: str, content_type: str, rows: pa.Array, error: Exception
-    ) -> list[RefusedRow]:
-        """Append what is good of rows that were refused together; the others."""
+    ) -> list[RejectedRow]:
+        """Append the good ones of rows that were refused together; returns the others."""
         bytes_max = bytes_max_of(error)
-        sifted = sift(content_type, rows, bytes_max)
-        several = list(parts(sifted.rows, bytes_max)) if len(sifted.rows) else []
-        if not sifted.refused and len(several) == 1:
+        checked = check_rows(content_type, rows, bytes_max)
+        several = list(parts(checked.rows, bytes_max)) if len(checked.rows) else []
+        if not checked.refused and len(several) == 1:
             raise error  # the rows are not why
-        refused = sifted.refused
+        refused = checked.refused
         for part in several:
-            refused += self._append_or_sift(stream, content_type, part)
+            refused += self._append_or_check(stream, content_type, part)
         return refused
 
-    def _set_aside(self, stream: str, refused: list[RefusedRow]) -> None:
+    def _reject(self, stream: str, refused: list[RejectedRow]) -> None:
         self.refused.setdefault(stream, []).extend(refused)
 
     def _send(self, stream: str, bodies: Sequence[bytes], content_type: str) -> None:
@@ -350,3 +355,28 @@ def _in_flight(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
             yield bodies[first:number]
             first, size = number, len(body)
     yield bodies[first:]
+
+
+def is_stored(server: Server, stream: str, content_type: str, body: bytes, end: str) -> bool:
+    """Whether the messages before `end` are those of `body`, or can no longer be read.
+
+    A server knows an append by its producer and seq. After a lost checkpoint the same numbers come
+    with different rows, which would count as written; a comparison with what is stored shows that.
+    """
+    wanted = Logged(body, (len(body),))
+    if media_type(content_type) == JSON:
+        try:
+            wanted = log_form(body, len(body))
+        except InvalidJson:
+            return False  # a server knows a repeat by its number, before it looks at the body
+    tail = parse_token(end)
+    start = Position(tail.messages - len(wanted.lengths), tail.bytes - len(wanted.data))
+    if start < START:
+        return False
+    try:
+        chunks = server.read_range(stream, start.token(), end)
+        return b"".join(bytes(framed.decode(chunk.body).data) for chunk in chunks) == wanted.data
+    except OffsetTrimmed:
+        return True
+    except InvalidOffset:
+        return False  # not where a message ends

@@ -14,7 +14,7 @@ from headrace.errors import InvalidOffset
 from headrace.protocol.offsets import BEGINNING, parse_token
 from headrace.spark.driver_notes import STREAMS_FILE, DriverNote, given_note, query_note
 from headrace.spark.options import OptionError, Options
-from headrace.spark.streams.sifting import name_refusal
+from headrace.spark.streams.row_checks import name_refusal
 
 SOURCE: Final = "headrace"
 EARLIEST: Final = "earliest"
@@ -125,7 +125,7 @@ class WriteOptions:
     quarantine_settings: Settings = field(default_factory=Settings)
 
     @property
-    def sets_aside(self) -> bool:
+    def quarantines_rows(self) -> bool:
         return bool(self.quarantine_stream)
 
 

@@ -54,7 +54,6 @@ from headrace.spark.streams.plan import (
 )
 from headrace.spark.streams.prefetch import prefetched
 from headrace.spark.streams.selection import selection_of
-from headrace.spark.streams.snapshot_rows import snapshot_rows
 from headrace.spark.streams.stream_api import Server
 from headrace.spark.streams.stream_options import ReadOptions
 
@@ -150,11 +149,19 @@ def _span_batches(server: Server, columns: Columns, span: OffsetRange) -> Iterat
         start = start.removeprefix(SNAPSHOT)
         if _is_replaced(server, span):
             raise _Replaced(REPLACED)
-        yield from snapshot_rows(server, columns, span.stream, start)
+        yield from _snapshot_rows(server, columns, span.stream, start)
     for chunk in server.read_range(span.stream, start, span.end):
         if is_another(chunk.created_at_ms, span.created_at_ms):
             raise _Replaced(REPLACED)
         yield columns.of_frame(span.stream, chunk.content_type, chunk.body)
+
+
+def _snapshot_rows(
+    server: Server, columns: Columns, stream: str, offset: str
+) -> Iterator[pa.RecordBatch]:
+    """The snapshot of `stream` at `offset`, as one row with the snapshot's own content type."""
+    snapshot = server.snapshot(stream, offset)
+    yield columns.of_message(stream, snapshot.content_type, snapshot.body, offset)
 
 
 def _partitions(

@@ -47,7 +47,7 @@ from headrace.spark.streams.chunking import by_stream
 from headrace.spark.streams.columns import gathered
 from headrace.spark.streams.offset_tracker import StreamProblem
 from headrace.spark.streams.plan import StreamTail
-from headrace.spark.streams.sifting import RefusedRow
+from headrace.spark.streams.row_checks import RejectedRow
 from headrace.spark.streams.stream_options import WriteOptions
 from headrace.spark.streams.target_note import TargetNote
 
@@ -117,8 +117,8 @@ class _Writer:
         refused = appender.refused()
         if refused:
             options = self._options
-            aside = Quarantine(options.quarantine_settings, options.quarantine_stream)
-            aside.of(claim if producer else None).send(
+            quarantined = Quarantine(options.quarantine_settings, options.quarantine_stream)
+            quarantined.of(claim if producer else None).send(
                 [_rejected(stream, row) for stream, row in refused]
             )
         return Written(
@@ -136,12 +136,12 @@ class _Writer:
             yield self._options.stream, values
             return
         for name, found in by_stream(rows.column("stream"), values):
-            if not name and not self._options.sets_aside:
+            if not name and not self._options.quarantines_rows:
                 raise StreamProblem("A row names no stream: the column stream is null or empty.")
             yield name or "", found
 
 
-def _rejected(stream: str, row: RefusedRow) -> Rejected:
+def _rejected(stream: str, row: RejectedRow) -> Rejected:
     """As it is set aside: text as text, other bytes as base64."""
     value, reason = row.value, row.reason
     text: str | bytes | None = value
@@ -172,7 +172,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every append was complete when its task was; notes the ends, and what was set aside."""
+        """Every append was complete when its task was; notes the ends, and what was quarantined."""
         self._note_ends(messages)
         if self._count is not None:
             done = (each for each in messages if isinstance(each, Written))

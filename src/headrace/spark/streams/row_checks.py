@@ -1,7 +1,7 @@
-"""Which rows a server refuses for good, by the server's own rules, and why.
+"""Checks rows by the server's own rules: which of them it would reject, and why.
 
-An append is refused as a whole; here its rows are checked one by one, so that one bad row does not
-hold up the others. Nothing here sends anything.
+A server refuses an append as a whole. Here its rows are checked one by one, so that one bad row
+does not hold up the others. Sends nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from headrace.protocol.names import CONTROL_PREFIX, REGISTRY_NAME, check_name, i
 from headrace.spark.streams.chunking import Chunker
 
 
-class RefusedRow(NamedTuple):
+class RejectedRow(NamedTuple):
     value: bytes | None
     reason: str
 
 
-class Sifted(NamedTuple):
-    """The rows of one append: those the server takes, and the others."""
+class CheckedRows(NamedTuple):
+    """The rows of one append: those the server accepts, and the rejected ones."""
 
     rows: pa.Array
-    refused: list[RefusedRow]
+    refused: list[RejectedRow]
 
 
 def name_refusal(stream: str | None) -> str | None:
-    """Why no server has a stream of this name; None if one may."""
+    """Why a stream cannot have this name; None if it can."""
     if not stream:
         return "The row names no stream."
     try:
@@ -49,26 +49,26 @@ def name_refusal(stream: str | None) -> str | None:
     return f"{REGISTRY_NAME} is the server's own stream." if stream == REGISTRY_NAME else None
 
 
-def all_refused(values: pa.Array, reason: str) -> list[RefusedRow]:
-    return [RefusedRow(value, reason) for value in values.to_pylist()]
+def all_rejected(values: pa.Array, reason: str) -> list[RejectedRow]:
+    return [RejectedRow(value, reason) for value in values.to_pylist()]
 
 
-def by_row(values: pa.Array, refused: list[RefusedRow]) -> list[RefusedRow]:
-    """What was refused of `values`, in their order. Equal values have one fate and one reason."""
+def by_row(values: pa.Array, refused: list[RejectedRow]) -> list[RejectedRow]:
+    """The rejected ones of `values`, in their order. Equal values have the same reason."""
     reasons = dict(refused)
     found = values.to_pylist()
-    return [RefusedRow(value, reasons[value]) for value in found if value in reasons]
+    return [RejectedRow(value, reasons[value]) for value in found if value in reasons]
 
 
-def sift(content_type: str, values: pa.Array, bytes_max: int | None = None) -> Sifted:
-    """Tell the rows apart; `bytes_max` is of one body, where the server has said it."""
+def check_rows(content_type: str, values: pa.Array, bytes_max: int | None = None) -> CheckedRows:
+    """Separate the rows; `bytes_max` is the limit of one body, if the server has reported it."""
     is_json = media_type(content_type) == JSON
     found = values.to_pylist()
     reasons = [_refusal(value, is_json, bytes_max) for value in found]
     takes = pa.array([reason is None for reason in reasons], pa.bool_())
     pairs = zip(found, reasons, strict=True)
-    refused = [RefusedRow(value, reason) for value, reason in pairs if reason is not None]
-    return Sifted(values.filter(takes), refused)
+    refused = [RejectedRow(value, reason) for value, reason in pairs if reason is not None]
+    return CheckedRows(values.filter(takes), refused)
 
 
 def _refusal(value: bytes | None, is_json: bool, bytes_max: int | None) -> str | None:
