@@ -299,7 +299,7 @@ def measure_heads() -> None:
 
 
 def measure_readers(count: int = 100) -> None:
-    """Readers of events, of a bootstrap and of catch-up that take nothing of 8 MiB."""
+    """Readers of events, of a bootstrap and of catch-up that take nothing of a message of 8 MiB."""
     body, snapshot = b"x" * (8 * MIB), f"/figures/doc/snapshot/{1:016d}_{1:016d}"
     targets = {
         "events": f"{ROOT}/large?offset=-1&live=sse",
@@ -310,7 +310,8 @@ def measure_readers(count: int = 100) -> None:
         with serve() as server, connect(server) as client, ExitStack() as stack:
             client.request("PUT", "/figures")
             client.request("PUT", "/figures/doc", b"x", Content_Type="text/plain")
-            client.request("PUT", snapshot, body)
+            client.request("PUT", snapshot, b"folded")
+            client.request("POST", "/figures/doc", body, Content_Type="text/plain")
             client.request("PUT", f"{ROOT}/large", body, Content_Type="text/plain")
             with Probe(server.port) as probe:
                 begun = time.perf_counter()
