@@ -24,6 +24,7 @@ import httpx
 from headrace.protocol.sse import Decoder, Event
 from headrace.testing.raw_http import EndOfConnection, RawConnection, RawResponse
 from headrace.testing.server_process import ServerProcess
+from headrace.testing.waiting import eventually
 from tests.durability.modes import settings
 from tests.hostile import marked_requests
 from tests.hostile.marked_requests import STORIES, Sent, Story
@@ -112,7 +113,7 @@ def serve_and_run(
 def _run(server: FaultyServer, seed: int, rounds: int) -> Findings:
     """So many rounds of each client against a server that is running, and is stopped after."""
     found = Findings()
-    httpx.put(f"{server.url}/v1/stream/wakes", headers={"Content-Type": marked_requests.JSON})
+    eventually(lambda: _has_wake_stream(server.url), "the wake stream is made")
     clients = [_Client(server.port, number, seed, found) for number in range(CLIENTS)]
     threads = [Thread(target=client.run, args=(rounds,)) for client in clients]
     for thread in threads:
@@ -126,6 +127,15 @@ def _run(server: FaultyServer, seed: int, rounds: int) -> Findings:
     found.planted = len(server.planted)
     found.problems += [f"a fault in {function} is not logged" for function in server.swallowed]
     return found
+
+
+def _has_wake_stream(url: str) -> bool:
+    """Made without a fault, or after one."""
+    try:
+        kind = {"Content-Type": marked_requests.JSON}
+        return httpx.put(f"{url}/v1/stream/wakes", headers=kind).is_success
+    except httpx.TransportError:
+        return False
 
 
 class _Client:

@@ -33,8 +33,8 @@ from tests.hostile.attacks import JSON_TYPE, ROOT, TEXT_TYPE
 WAVE_SECS: Final = 0.05  # between two waves: the attacker's own work is not the attack
 MIB: Final = 1024 * 1024
 TRICKLED_WAVES: Final = 20  # then other connections trickle
-CONNECTIONS: Final = 1000  # that the server under attack accepts
-HELD_MAX: Final = 900  # of them; a wave has a hundred more
+CONNECTIONS: Final = 4000  # that the server under attack accepts
+HELD_MAX: Final = 3600  # of them; a wave has three hundred more
 LINKS: Final = 500  # that a subscription of the server under attack may have
 LOST: Final = (OSError, EndOfConnection, ValueError)  # what becomes of an attack is all the same
 START: Final = "0" * 16 + "_" + "0" * 16
@@ -178,9 +178,9 @@ def connections(target: Target) -> Waves:
     """Nearly all that the server accepts: silent ones, half a head, and ones that leave at once."""
     yield
     while True:
-        for number in range(100):
+        for number in range(300):
             target.hold((b"", b"GET /v1/stre", b"\r\n")[number % 3], direct=number % 4 > 0)
-        for connection in target.held[-30:]:
+        for connection in target.held[-90:]:
             reset(connection)
         target.let_go(kept=HELD_MAX)
         yield
