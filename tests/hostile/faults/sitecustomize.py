@@ -73,7 +73,8 @@ SUPERVISED = {
     "headrace.http.lifespan:Lifespan._tick",
     "headrace.http.server:_serve",
     "headrace.protocol.stream:apply_append",
-    "headrace.subscriptions.dispatcher:Dispatcher._guarded",
+    "headrace.subscriptions.dispatcher:Dispatcher._wake_due",
+    "headrace.subscriptions.dispatcher:Dispatcher.attempt",
 }
 
 _random = random.Random(int(os.environ["HEADRACE_FAULTS"]))
