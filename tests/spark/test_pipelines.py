@@ -511,7 +511,7 @@ def test_a_table_altered_and_copied_again_folds_to_what_it_holds(
     }  # fmt: skip
     refused = CliRunner().invoke(app, ["resnapshot", "--table", "absent", "--config", str(file)])
     assert refused.exit_code == 2
-    assert "follows public.items, and not public.absent" in refused.output
+    assert "follows public.items, but not public.absent" in refused.output
 
 
 @pytest.mark.parametrize("tables", [("a", "b"), ("public.a", "other.a")])
