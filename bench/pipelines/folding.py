@@ -13,7 +13,7 @@ from headrace.protocol import framed
 from headrace.protocol.json_mode import response_body
 from headrace.protocol.offsets import BEGINNING
 from headrace.spark.pipelines import compact
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 
 BUCKET = "bench-compact"
 CHANGE = (
@@ -60,7 +60,7 @@ class _Folding:
 
     def parse(self) -> Done:
         count = 0
-        server = Server(Settings(url=self._place.server.url))
+        server = StreamApi(Settings(url=self._place.server.url))
         for chunk in server.read_on(self._stream, BEGINNING):
             data = bytes(framed.decode(chunk.body).data)
             count += len(msgspec.json.decode(response_body(data)))

@@ -11,7 +11,7 @@ from bench.pipelines.place import Place
 from bench.rows.base import Metric
 from headrace.client import Settings
 from headrace.errors import BucketExists
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.testing.waiting import eventually
 
 BUCKET = "bench-idle"
@@ -70,7 +70,7 @@ def _fill(place: Place, count: int) -> None:
         return  # an earlier round has filled it
 
     def some(first: int) -> None:
-        server = Server(Settings(url=place.server.url))
+        server = StreamApi(Settings(url=place.server.url))
         for number in range(first, count, CONNECTIONS):
             stream = f"/{BUCKET}/{number}"
             server.create(stream, "application/json")

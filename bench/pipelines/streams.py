@@ -13,7 +13,7 @@ from bench.pipelines.measuring import BoundedRow, Done, Work
 from bench.pipelines.place import SCHEMA, Place, thrown_away
 from headrace.client import Settings
 from headrace.protocol.offsets import BEGINNING
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 
 APPEND_ROWS = 5000  # as the sink does it
 CONNECTIONS = 2  # as many as the tasks have
@@ -81,10 +81,10 @@ class _Streams:
         self._each(self._delete, self._names if self._is_filled else [])
         self._place.spark.catalog.clearCache()
 
-    def _create(self, server: Server, name: str) -> None:
+    def _create(self, server: StreamApi, name: str) -> None:
         server.create(name, JSON)
 
-    def _delete(self, server: Server, name: str) -> None:
+    def _delete(self, server: StreamApi, name: str) -> None:
         self._place.client.stream(name).delete()
 
     # --- what is measured ---
@@ -121,7 +121,7 @@ class _Streams:
         self._each(self._read_one, self._names)
         return Done(self._rows)
 
-    def _read_one(self, server: Server, name: str) -> None:
+    def _read_one(self, server: StreamApi, name: str) -> None:
         for _ in server.read_on(name, BEGINNING):
             pass
 
@@ -131,7 +131,7 @@ class _Streams:
         whole, rest = divmod(per_stream, APPEND_ROWS)
         bodies = [self._body(APPEND_ROWS)] * whole + ([self._body(rest)] if rest else [])
 
-        def write_one(server: Server, name: str) -> None:
+        def write_one(server: StreamApi, name: str) -> None:
             for body in bodies:
                 server.append(name, body, JSON, None)
 
@@ -142,11 +142,11 @@ class _Streams:
         one: str = self._messages.first()["value"]  # type: ignore[index]
         return b"[%b]" % b",".join([one.encode()] * count)
 
-    def _each(self, work: Callable[[Server, str], None], names: list[str]) -> None:
+    def _each(self, work: Callable[[StreamApi, str], None], names: list[str]) -> None:
         """`work` on every stream, over so many connections side by side."""
 
         def some(first: int) -> None:
-            server = Server(self._settings)
+            server = StreamApi(self._settings)
             for name in names[first::CONNECTIONS]:
                 work(server, name)
             server.close()

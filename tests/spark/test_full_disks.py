@@ -25,7 +25,7 @@ from headrace.postgres.server import PostgresServer
 from headrace.postgres.sink import Target, write
 from headrace.spark.lake.parquet_files import LakeError
 from headrace.spark.lake.table_commits import DeltaLake
-from headrace.spark.sources.lake import Files, StreamWriter
+from headrace.spark.sources.lake import Files, LakeStreamWriter
 
 pytestmark = [
     pytest.mark.slow,
@@ -102,8 +102,8 @@ def test_a_full_disk_under_postgres(
 SCHEMA = StructType([StructField("id", LongType()), StructField("note", StringType())])
 
 
-def lake_writer(path: Path) -> StreamWriter:
-    return StreamWriter(DeltaLake(path, ()), SCHEMA, None)
+def lake_writer(path: Path) -> LakeStreamWriter:
+    return LakeStreamWriter(DeltaLake(path, ()), SCHEMA, None)
 
 
 def test_a_full_disk_under_a_task_of_the_lake_sink(disk: SmallDisk) -> None:

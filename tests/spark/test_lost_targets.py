@@ -146,12 +146,12 @@ def test_a_server_without_tails_is_asked_stream_by_stream(
 ) -> None:
     """As the reference server, which has no such request."""
     from headrace.errors import StreamNotFound
-    from headrace.spark.streams.stream_api import Server
+    from headrace.spark.streams.stream_api import StreamApi
 
     def no_tails(*asked: Any, **options: Any) -> None:
         raise StreamNotFound("__ds/tails")
 
-    monkeypatch.setattr(Server, "tails", no_tails)
+    monkeypatch.setattr(StreamApi, "tails", no_tails)
     query.batch(0, name)
     query.batch(1, name)
     query.http.delete(f"/v1/stream/{name}")

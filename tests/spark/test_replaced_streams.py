@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.client.range_reads import FramedChunk, Tail
 from headrace.spark.streams.offset_tracker import DataLoss
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
@@ -193,18 +193,18 @@ def test_a_server_that_does_not_say_when_a_stream_was_created_is_read(
     reader = stream_reader(http, subscribe=name, failOnDataLoss="false")
     end, _ = next_batch(reader, same(reader.initialOffset()))
     post(http, name, b"4")
-    tails, read_range = Server.tails, Server.read_range
+    tails, read_range = StreamApi.tails, StreamApi.read_range
 
-    def silent_tails(server: Server, *asked: Any, **options: Any) -> list[Tail]:
+    def silent_tails(server: StreamApi, *asked: Any, **options: Any) -> list[Tail]:
         return [
             dataclasses.replace(t, created_at_ms=None) for t in tails(server, *asked, **options)
         ]
 
-    def silent_range(server: Server, *asked: Any) -> Iterator[FramedChunk]:
+    def silent_range(server: StreamApi, *asked: Any) -> Iterator[FramedChunk]:
         for chunk in read_range(server, *asked):
             yield dataclasses.replace(chunk, created_at_ms=None)
 
-    monkeypatch.setattr(Server, "tails", silent_tails)
-    monkeypatch.setattr(Server, "read_range", silent_range)
+    monkeypatch.setattr(StreamApi, "tails", silent_tails)
+    monkeypatch.setattr(StreamApi, "read_range", silent_range)
     again = stream_reader(http, subscribe=name, failOnDataLoss="false")
     assert values(next_batch(again, end)[1]) == [b"4"]

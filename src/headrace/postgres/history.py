@@ -21,7 +21,7 @@ _NOW = (
 
 
 @dataclass(frozen=True)
-class Server:
+class PostgresIdentity:
     """A Postgres at a moment. `left` says where each earlier timeline was left."""
 
     system: str
@@ -48,15 +48,15 @@ class Server:
         )
 
 
-def identify(url: str, connection: psycopg.Connection, name: str) -> Server:
+def identify(url: str, connection: psycopg.Connection, name: str) -> PostgresIdentity:
     """The server behind `connection`, with the past of its timeline if `name` is of another."""
     row = connection.execute(_NOW).fetchone()
     assert row is not None, "a select of functions has one row"
     system, timeline, end = row
-    server = Server(system, timeline, lsn_number(end), {})
+    server = PostgresIdentity(system, timeline, lsn_number(end), {})
     if not name or name == server.name or timeline == 1:
         return server
-    return Server(system, timeline, server.end, _left(url, timeline))
+    return PostgresIdentity(system, timeline, server.end, _left(url, timeline))
 
 
 def _left(url: str, timeline: int) -> dict[int, int]:

@@ -26,7 +26,7 @@ from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.batch_job import Job, started
 from headrace.spark.pipelines.stream_source import StreamsConfig, selection
 from headrace.spark.streams.selection import selection_of
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import read_options
 
 
@@ -103,7 +103,7 @@ def compact(
 def due_streams(config: Config) -> tuple[list[Due], list[str]]:
     """The streams to compact, and sentences about those that are named and cannot be."""
     options = read_options(selection(config))
-    server = Server(options.settings)
+    server = StreamApi(options.settings)
     try:
         names = sorted(selection_of(options, server).names())
         tails = server.tails({"stream": name} for name in names)
@@ -134,7 +134,7 @@ class Fold:
     drop_others: bool
 
     def __call__(self, due: Due) -> Folded:
-        server = Server(self.settings)
+        server = StreamApi(self.settings)
         try:
             return self._fold(server, due)
         except (OffsetTrimmed, SnapshotMismatch):
@@ -148,7 +148,7 @@ class Fold:
         finally:
             server.close()
 
-    def _fold(self, server: Server, due: Due) -> Folded:
+    def _fold(self, server: StreamApi, due: Due) -> Folded:
         state, count, is_open = State(), 0, False
         if due.snapshot != BEGINNING:
             snapshot = server.snapshot(due.stream, due.start)

@@ -25,7 +25,7 @@ from headrace.spark.local_paths import local_path
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.batch_job import Job, started
 from headrace.spark.streams.appender import Appender, Producer
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import WriteOptions
 
 VERSION_FILE = "replay.json"
@@ -106,7 +106,7 @@ def plan(archive: Archive, version: int, config: Config) -> list[Replayed]:
 
 def refuse_used(config: Config, streams: list[Replayed]) -> None:
     """A stream that holds something would get its past after its present."""
-    server = Server(Settings(url=config.server, token=config.token or None))
+    server = StreamApi(Settings(url=config.server, token=config.token or None))
     try:
         found = server.tails({"stream": each.target, "from": "-1"} for each in streams)
     finally:

@@ -57,12 +57,12 @@ class LakeSink(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         note = query_note(Options(NAME, self.options, OPTIONS), NOTE_FILE)
-        return StreamWriter(self._checked_table(schema), schema, note)
+        return LakeStreamWriter(self._checked_table(schema), schema, note)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise OptionError("headrace_lake only adds: write with mode append.")
-        return BatchWriter(self._checked_table(schema), schema)
+        return LakeBatchWriter(self._checked_table(schema), schema)
 
     def _checked_table(self, schema: StructType) -> LakeTable:
         table = _table(Options(NAME, self.options, OPTIONS), schema)
@@ -133,7 +133,7 @@ class _Writer:
                 remove_files(self._table.data_dir, message.files)
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class LakeStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def __init__(self, table: LakeTable, schema: StructType, note: DriverNote | None) -> None:
         super().__init__(table, schema)
         self._note = note
@@ -170,7 +170,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             )
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
+class LakeBatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, table: LakeTable, schema: StructType) -> None:
         super().__init__(table, schema)
         self._query = f"batch-{uuid.uuid4()}"

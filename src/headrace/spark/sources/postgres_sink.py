@@ -64,7 +64,7 @@ class PostgresSink(DataSource):
         if overwrite and not sink.target.keys:
             raise OptionError(f"{NAME} only adds: write with output mode append, or give keys.")
         sink.make_ready()
-        return StreamWriter(sink)
+        return PostgresStreamWriter(sink)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -75,7 +75,7 @@ class PostgresSink(DataSource):
         batch = options.text("batch")
         if batch and not options.text("writer"):
             raise OptionError("The option batch needs the option writer, the name it counts for.")
-        return BatchWriter(sink, int(batch) if batch else None)
+        return PostgresBatchWriter(sink, int(batch) if batch else None)
 
 
 class _Sink:
@@ -163,7 +163,7 @@ def quarantine_of(options: Options) -> Quarantine | None:
     return Quarantine(Settings(url=url, token=token), stream)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class PostgresStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, sink: _Sink) -> None:
         self._sink = sink
 
@@ -175,7 +175,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink.committed(messages, batchId)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class PostgresBatchWriter(DataSourceArrowWriter):
     def __init__(self, sink: _Sink, batch: int | None) -> None:
         self._sink = sink
         self._batch = batch

@@ -50,7 +50,7 @@ from headrace.spark.streams.row_checks import (
     name_refusal,
     parts,
 )
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import WriteOptions
 from headrace.spark.streams.target_note import Targets
 
@@ -127,7 +127,7 @@ class Appender:
 
     def _tails(self, streams: Sequence[str]) -> list[Tail]:
         """What is known of streams in one request; of a server without it, one by one."""
-        server = Server(self._options.settings)
+        server = StreamApi(self._options.settings)
         try:
             return server.tails({"stream": stream} for stream in streams)
         except Refused:  # a lane says which stream is meant
@@ -203,7 +203,7 @@ class _Lane:
     ) -> None:
         self._options = options
         self._producer = producer
-        self._server = Server(options.settings)
+        self._server = StreamApi(options.settings)
         self._content_types = content_types  # what is known of any lane's streams
         self._next_seq: dict[str, int] = {}
         self._waiting: queue.Queue[tuple[str, pa.Array] | None] = queue.Queue(_WAITING_MAX)
@@ -357,7 +357,7 @@ def _in_flight(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     yield bodies[first:]
 
 
-def is_stored(server: Server, stream: str, content_type: str, body: bytes, end: str) -> bool:
+def is_stored(server: StreamApi, stream: str, content_type: str, body: bytes, end: str) -> bool:
     """Whether the messages before `end` are those of `body`, or can no longer be read.
 
     A server knows an append by its producer and seq. After a lost checkpoint the same numbers come

@@ -52,7 +52,7 @@ from headrace.spark.streams.plan import (
     shares,
 )
 from headrace.spark.streams.selection import Selection
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import EARLIEST, LATEST, ReadOptions
 
 # Problems of a stream, as the server names them, that mean that its messages are gone.
@@ -79,7 +79,7 @@ class Bounds:
 
 
 class Tracker:
-    def __init__(self, options: ReadOptions, server: Server, selection: Selection) -> None:
+    def __init__(self, options: ReadOptions, server: StreamApi, selection: Selection) -> None:
         self._options = options
         self._server = server
         self._selection = selection

@@ -17,7 +17,7 @@ from headrace.protocol.names import REGISTRY_NAME
 from headrace.protocol.offsets import BEGINNING, NOW, START
 from headrace.protocol.registry import note_announced
 from headrace.spark.streams.plan import SparkOffset, StreamTail, created_of, is_another
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import ReadOptions
 
 
@@ -42,7 +42,7 @@ class Selection(Protocol):
 class Named:
     """The streams of `subscribe`, given once and for all."""
 
-    def __init__(self, names: tuple[str, ...], server: Server) -> None:
+    def __init__(self, names: tuple[str, ...], server: StreamApi) -> None:
         self._names = frozenset(names)
         self._server = server
 
@@ -62,7 +62,7 @@ class Named:
 class Registered:
     """The streams whose names match a pattern, followed through the registry."""
 
-    def __init__(self, pattern: str, exclude: frozenset[str], server: Server) -> None:
+    def __init__(self, pattern: str, exclude: frozenset[str], server: StreamApi) -> None:
         self._pattern = re.compile(pattern)
         self._exclude = exclude
         self._server = server
@@ -102,7 +102,9 @@ class Registered:
 class Followed:
     """The streams of a bucket, followed through its feed: costs what changes."""
 
-    def __init__(self, bucket: str, prefix: str, exclude: frozenset[str], server: Server) -> None:
+    def __init__(
+        self, bucket: str, prefix: str, exclude: frozenset[str], server: StreamApi
+    ) -> None:
         self._bucket = bucket
         self._prefix = prefix
         self._exclude = exclude
@@ -182,7 +184,7 @@ def _held(at: Mapping[str, str], names: set[str] | frozenset[str]) -> list[dict[
     return [{"stream": name, "from": at.get(name, START.token())} for name in sorted(names)]
 
 
-def selection_of(options: ReadOptions, server: Server) -> Selection:
+def selection_of(options: ReadOptions, server: StreamApi) -> Selection:
     if options.bucket is not None:
         return Followed(options.bucket, options.prefix, options.exclude, server)
     if options.subscribe:

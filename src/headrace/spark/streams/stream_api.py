@@ -25,13 +25,13 @@ from headrace.protocol.names import CONTROL_PREFIX, check_name
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StreamSnapshot:
     body: bytes
     content_type: str
     offset: str
 
 
-class Server:
+class StreamApi:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._driver: Driver | RawHttpDriver = (
@@ -91,13 +91,13 @@ class Server:
         target = streams_target(self.settings, bucket)
         return self._driver.run(read_feed(target, cursor, wait=wait))
 
-    def snapshot(self, stream: str, offset: str) -> Snapshot:
+    def snapshot(self, stream: str, offset: str) -> StreamSnapshot:
         """What the stream's messages before `offset` amount to."""
         at = self.target(stream)
         target = Target(f"{at.url}/snapshot/{quote(offset, safe='')}", self.settings)
         answer = self._driver.run(requests.ask(target, target.request("GET"), (requests.OK,)))
         content_type = answer.headers.get("content-type", DEFAULT_CONTENT_TYPE)
-        return Snapshot(answer.body, content_type, offset)
+        return StreamSnapshot(answer.body, content_type, offset)
 
     def publish_snapshot(
         self, stream: str, offset: str, body: bytes, content_type: str, instead_of: str

@@ -54,7 +54,7 @@ from headrace.spark.streams.plan import (
 )
 from headrace.spark.streams.prefetch import prefetched
 from headrace.spark.streams.selection import selection_of
-from headrace.spark.streams.stream_api import Server
+from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import ReadOptions
 
 _AHEAD_BYTES_MIN: Final = 1024 * 1024
@@ -70,7 +70,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """`has_next`: another batch follows, which starts with the snapshot of a trimmed stream."""
     freeze_modules()
-    server = Server(options.settings)
+    server = StreamApi(options.settings)
     try:
         found = gathered(_batches(options, server, Columns(schema), partition, has_next))
         # A thread costs more than it saves where one answer holds everything.
@@ -82,7 +82,7 @@ def read_partition(
 
 def _batches(
     options: ReadOptions,
-    server: Server,
+    server: StreamApi,
     columns: Columns,
     partition: StreamPartition,
     has_next: bool,
@@ -105,7 +105,7 @@ def _batches(
 
 
 def _span_or_snapshot(
-    server: Server, columns: Columns, span: OffsetRange, has_next: bool
+    server: StreamApi, columns: Columns, span: OffsetRange, has_next: bool
 ) -> Iterator[pa.RecordBatch]:
     """What was planned. If it was trimmed since: from the stream's snapshot to the same end.
 
@@ -128,7 +128,7 @@ def _span_or_snapshot(
             span = replace(span, start=f"{SNAPSHOT}{earliest}")
 
 
-def _loss(server: Server, span: OffsetRange, error: HeadraceError | _Replaced) -> str | None:
+def _loss(server: StreamApi, span: OffsetRange, error: HeadraceError | _Replaced) -> str | None:
     """Why what was planned is not there any more, if that is what `error` says."""
     if isinstance(error, StreamNotFound | StreamDeleted | OffsetTrimmed | _Replaced):
         return str(error)
@@ -138,12 +138,14 @@ def _loss(server: Server, span: OffsetRange, error: HeadraceError | _Replaced) -
     return None
 
 
-def _is_replaced(server: Server, span: OffsetRange) -> bool:
+def _is_replaced(server: StreamApi, span: OffsetRange) -> bool:
     [tail] = server.tails([{"stream": span.stream}])
     return is_another(tail.created_at_ms, span.created_at_ms)
 
 
-def _span_batches(server: Server, columns: Columns, span: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _span_batches(
+    server: StreamApi, columns: Columns, span: OffsetRange
+) -> Iterator[pa.RecordBatch]:
     start = span.start
     if start.startswith(SNAPSHOT):
         start = start.removeprefix(SNAPSHOT)
@@ -157,7 +159,7 @@ def _span_batches(server: Server, columns: Columns, span: OffsetRange) -> Iterat
 
 
 def _snapshot_rows(
-    server: Server, columns: Columns, stream: str, offset: str
+    server: StreamApi, columns: Columns, stream: str, offset: str
 ) -> Iterator[pa.RecordBatch]:
     """The snapshot of `stream` at `offset`, as one row with the snapshot's own content type."""
     snapshot = server.snapshot(stream, offset)
@@ -182,7 +184,7 @@ class BatchReader(DataSourceReader):
         self._schema = arrow_schema(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        server = Server(self._options.settings)
+        server = StreamApi(self._options.settings)
         try:
             tracker = Tracker(self._options, server, selection_of(self._options, server))
             start = tracker.initial()
@@ -205,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = arrow_schema(schema)
         self._tracker_now: Tracker | None = None
-        self._server_now: Server | None = None
+        self._server_now: StreamApi | None = None
         self._initial: SparkOffset | None = None
         self._target: dict[str, StreamTail] | None = None
 
@@ -215,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _tracker(self) -> Tracker:
         if self._tracker_now is None:
-            server = self._server_now = Server(self._options.settings)
+            server = self._server_now = StreamApi(self._options.settings)
             selection = selection_of(self._options, server)
             self._tracker_now = Tracker(self._options, server, selection)
         return self._tracker_now
