@@ -12,7 +12,7 @@ from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.subscriptions.manager import SubscriptionManager
-from headrace.subscriptions.model import Ack, Answer, Kind
+from headrace.subscriptions.model import Ack, Answer, SubscriptionKind
 from headrace.subscriptions.requests import parse_config
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _answer(machine: Machine) -> tuple[str, Answer]:
 def _ack(machine: Machine) -> Callable[[SubscriptionManager], None]:
     def act(manager: SubscriptionManager) -> None:
         if machine.claims:
-            manager.answer("s", Kind.PULL_WAKE, *_answer(machine))
+            manager.answer("s", SubscriptionKind.PULL_WAKE, *_answer(machine))
 
     return act
 

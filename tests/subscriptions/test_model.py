@@ -14,11 +14,11 @@ from headrace.subscriptions.model import (
     WAKE_STREAMS_MAX,
     Ack,
     Answer,
-    Kind,
     Retry,
     Step,
     Subscription,
     SubscriptionConfig,
+    SubscriptionKind,
     Wake,
     apply,
     backoff_ms,
@@ -35,7 +35,7 @@ from headrace.subscriptions.model import (
 NOW_MS = 1_800_000_000_000
 TTL_MS = 30_000
 CONFIG = SubscriptionConfig(
-    kind=Kind.PULL_WAKE,
+    kind=SubscriptionKind.PULL_WAKE,
     pattern="events/*",
     streams=(),
     webhook_url=None,
@@ -44,7 +44,7 @@ CONFIG = SubscriptionConfig(
     description=None,
 )
 WEBHOOK = replace(
-    CONFIG, kind=Kind.WEBHOOK, wake_stream=None, webhook_url="https://worker.example/"
+    CONFIG, kind=SubscriptionKind.WEBHOOK, wake_stream=None, webhook_url="https://worker.example/"
 )
 
 

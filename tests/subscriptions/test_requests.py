@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.protocol.offsets import Position
 from headrace.subscriptions import requests
 from headrace.subscriptions.errors import Code, SubscriptionRefused
-from headrace.subscriptions.model import Ack, Answer, Kind
+from headrace.subscriptions.model import Ack, Answer, SubscriptionKind
 
 HOOK = {"type": "webhook", "pattern": "events/*", "webhook": {"url": "https://w.example/"}}
 PULL = {"type": "pull-wake", "pattern": "events/*", "wake_stream": "wake"}
@@ -31,7 +31,7 @@ def refused(parse: Any, document: dict[str, Any]) -> SubscriptionRefused:
 
 def test_the_least_a_webhook_subscription_needs() -> None:
     config = requests.parse_config(HOOK)
-    assert config.kind is Kind.WEBHOOK
+    assert config.kind is SubscriptionKind.WEBHOOK
     assert (config.pattern, config.streams) == ("events/*", ())
     assert (config.webhook_url, config.wake_stream) == ("https://w.example/", None)
     assert (config.lease_ttl_ms, config.description) == (30_000, None)

@@ -17,10 +17,10 @@ from headrace.subscriptions.model import (
     Ack,
     Answer,
     Delivery,
-    Kind,
     Step,
     Subscription,
     SubscriptionConfig,
+    SubscriptionKind,
     Wake,
     apply,
     decide_answer,
@@ -34,12 +34,14 @@ from headrace.subscriptions.model import (
 )
 
 NAMES = st.sampled_from(["a", "b", "c"])
-CONFIG = SubscriptionConfig(Kind.WEBHOOK, "*", (), "https://w.example/", None, 1000, None)
+CONFIG = SubscriptionConfig(
+    SubscriptionKind.WEBHOOK, "*", (), "https://w.example/", None, 1000, None
+)
 
 
 class SubscriptionMachine(RuleBasedStateMachine):
-    @initialize(kind=st.sampled_from(Kind))
-    def begin(self, kind: Kind) -> None:
+    @initialize(kind=st.sampled_from(SubscriptionKind))
+    def begin(self, kind: SubscriptionKind) -> None:
         self.now_ms = 1_800_000_000_000
         self.sub = Subscription("sub-1", replace(CONFIG, kind=kind), "http://s.example", 0)
         self.past: list[Wake] = []
@@ -78,18 +80,18 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @rule()
     def claim(self) -> None:
-        if self.sub.config.kind is Kind.PULL_WAKE:
+        if self.sub.config.kind is SubscriptionKind.PULL_WAKE:
             self.take(decide_claim(self.sub, "worker", self.next_wake_id(), self.now_ms))
 
     @rule()
     def send(self) -> None:
-        if self.sub.config.kind is Kind.WEBHOOK:
+        if self.sub.config.kind is SubscriptionKind.WEBHOOK:
             self.take(decide_attempt(self.sub, self.now_ms))
 
     @precondition(lambda self: self.past)
     @rule(data=st.data(), done=st.booleans(), arrived=st.booleans())
     def end_request(self, data: st.DataObject, done: bool, arrived: bool) -> None:
-        if self.sub.config.kind is Kind.WEBHOOK:
+        if self.sub.config.kind is SubscriptionKind.WEBHOOK:
             wake = data.draw(st.sampled_from(self.past))
             if arrived:
                 self.take(decide_delivered(self.sub, wake.id, done=done))
@@ -180,7 +182,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             assert self.sub.pending
         else:
             assert self.sub.due_at_ms == delivery.wake.lease_until_ms
-            is_claimed = self.sub.config.kind is Kind.PULL_WAKE
+            is_claimed = self.sub.config.kind is SubscriptionKind.PULL_WAKE
             assert delivery.wake.holder is not None or not is_claimed
 
 

@@ -31,7 +31,7 @@ from headrace.subscriptions.errors import (
     problem_name,
 )
 from headrace.subscriptions.manager import SubscriptionManager
-from headrace.subscriptions.model import Kind
+from headrace.subscriptions.model import SubscriptionKind
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # 10,000 stream names of 100 bytes
 ID_BYTES_MAX: Final = 256
@@ -151,12 +151,12 @@ class SubscriptionRoutes:
         return responses.deleted()
 
     def _callback(self, request: Request, id: str) -> Response:
-        return self._answer(request, id, Kind.WEBHOOK)
+        return self._answer(request, id, SubscriptionKind.WEBHOOK)
 
     def _ack(self, request: Request, id: str) -> Response:
-        return self._answer(request, id, Kind.PULL_WAKE)
+        return self._answer(request, id, SubscriptionKind.PULL_WAKE)
 
-    def _answer(self, request: Request, id: str, kind: Kind) -> Response:
+    def _answer(self, request: Request, id: str, kind: SubscriptionKind) -> Response:
         token = _bearer_token(request)
         answer = requests.parse_answer(_parse_body(request))
         return responses.json_document(responses.OK, self._manager.answer(id, kind, token, answer))

@@ -41,7 +41,7 @@ from headrace.subscriptions.delivery import (
 )
 from headrace.subscriptions.errors import SubscriptionRefused
 from headrace.subscriptions.links import Follower
-from headrace.subscriptions.model import Kind, Step
+from headrace.subscriptions.model import Step, SubscriptionKind
 from headrace.subscriptions.payloads import Urls
 from headrace.subscriptions.signing import CallbackTokens, SigningKey
 from headrace.subscriptions.store import SubscriptionStore
@@ -114,9 +114,9 @@ class Dispatcher:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self.die(error)
+            self.fail(error)
 
-    def die(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """A defect of what all subscriptions share: the server ends with it."""
         if not self._failure.done():
             self._failure.set_exception(error)
@@ -163,7 +163,7 @@ class Dispatcher:
 
     # -- steps -----------------------------------------------------------------------------
 
-    def admit(self, follower: Follower) -> None:
+    def add(self, follower: Follower) -> None:
         wake_stream = follower.subscription.config.wake_stream
         if wake_stream is not None:
             self._wake_streams[wake_stream][follower] = None
@@ -174,7 +174,10 @@ class Dispatcher:
 
     def _resume(self, follower: Follower) -> None:
         subscription = follower.subscription
-        wake, is_webhook = subscription.delivery.wake, subscription.config.kind is Kind.WEBHOOK
+        wake, is_webhook = (
+            subscription.delivery.wake,
+            subscription.config.kind is SubscriptionKind.WEBHOOK,
+        )
         if wake is not None and wake.holder is None:
             if wake.lease_until_ms is not None:
                 # The webhook was in flight when the process ended, so its answer is lost.
@@ -186,8 +189,8 @@ class Dispatcher:
                 self._hand_over(follower, wake.id)
         self.save_and_schedule(follower)
 
-    def dismiss(self, follower: Follower) -> None:
-        """Nothing happens for this subscription any more."""
+    def remove(self, follower: Follower) -> None:
+        """End its wake, timer and deliveries: nothing happens for this subscription any more."""
         model.apply(follower.subscription, Step(follower.subscription.delivery.ended()))
         self._posts.drop(follower)
         self._due.pop(follower, None)
@@ -249,7 +252,7 @@ class Dispatcher:
             return
         if follower not in self.set_aside:
             if not self._due:
-                self._slices.run_later(self._wake_due(), self.die, is_short=True)
+                self._slices.run_later(self._wake_due(), self.fail, is_short=True)
             self._due[follower] = None
 
     def _wake_due(self) -> Iterator[None]:
@@ -275,7 +278,7 @@ class Dispatcher:
     def _hand_over_soon(self, follower: Follower, wake_id: str) -> None:
         """Thousands may have become durable in one batch."""
         if not self._durable:
-            self._slices.run_later(self._hand_over_all(), self.die, is_short=True)
+            self._slices.run_later(self._hand_over_all(), self.fail, is_short=True)
         self._durable.append((follower, wake_id))
 
     def _hand_over_all(self) -> Iterator[None]:
@@ -289,7 +292,7 @@ class Dispatcher:
         wake = follower.subscription.delivery.wake
         if wake is None or wake.id != wake_id or wake.holder is not None:
             return
-        if follower.subscription.config.kind is Kind.WEBHOOK:
+        if follower.subscription.config.kind is SubscriptionKind.WEBHOOK:
             self._posts.enqueue(follower, repeat=False)
         else:
             self._announce(follower)
@@ -321,7 +324,7 @@ class Dispatcher:
         """A wake stream that was missing gets the events that nobody has claimed yet."""
         if stream.state.name in self._wake_streams:
             followers = list(self._wake_streams[stream.state.name])
-            self._slices.run_later(self._announce_again(followers), self.die)
+            self._slices.run_later(self._announce_again(followers), self.fail)
 
     def _announce_again(self, followers: Iterable[Follower]) -> Iterator[None]:
         for follower in followers:

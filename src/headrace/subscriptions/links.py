@@ -75,7 +75,7 @@ class Follower:
             self._owner.on_advance(self)
 
     def on_gone(self, stream: Stream) -> None:
-        self._owner.lose(self, stream)
+        self._owner.stream_removed(self, stream)
 
     def on_fault(self, fault: HeadraceError) -> None:
         """No client waits for an answer: the next advance, or its timer, wakes the subscription."""
@@ -118,22 +118,22 @@ class Links:
 
     # -- subscriptions -----------------------------------------------------------------------
 
-    def enrol(self, subscription: Subscription) -> Generator[None, None, Follower]:
-        """Put a new subscription in place: everything that exists counts as read.
+    def add_subscription(self, subscription: Subscription) -> Generator[None, None, Follower]:
+        """Link a new subscription to its streams: everything that exists counts as read.
 
-        In the end everything is stored except the subscription itself.
+        In the end all its links are stored, and the subscription itself is not.
         """
         follower = Follower(subscription, self)
         self._check_room_for(follower)
-        self._admit(follower)
+        self._register(follower)
         try:
-            yield from self._enrol(follower)
+            yield from self._link_existing(follower)
         except HeadraceError:
-            yield from self.withdraw(follower)
+            yield from self.remove_subscription(follower)
             raise
         return follower
 
-    def _enrol(self, follower: Follower) -> Iterator[None]:
+    def _link_existing(self, follower: Follower) -> Iterator[None]:
         names = follower.subscription.config.streams
         for first in range(0, len(names), STREAMS_PER_STEP):
             self.add(follower, names[first : first + STREAMS_PER_STEP])
@@ -169,9 +169,9 @@ class Links:
                 yield None
         yield None
 
-    def withdraw(self, follower: Follower) -> Iterator[None]:
-        """The subscription is gone; its links go in steps."""
-        self._dismiss(follower)
+    def remove_subscription(self, follower: Follower) -> Iterator[None]:
+        """Remove the links of a deleted subscription, in steps."""
+        self._unregister(follower)
         links = follower.subscription.links
         while links:
             for name in list(islice(links, STREAMS_PER_STEP)):
@@ -187,14 +187,14 @@ class Links:
         if self.used_bytes + _size_of(follower.subscription.config) > self._quota.bytes_max:
             raise self._full()
 
-    def _admit(self, follower: Follower) -> None:
+    def _register(self, follower: Follower) -> None:
         follower.present = True
         self.used_bytes += _size_of(follower.subscription.config)
         if follower.glob is not None:
             self._searching_count += follower.glob.is_searching
             self._globs.add(follower.glob, follower)
 
-    def _dismiss(self, follower: Follower) -> None:
+    def _unregister(self, follower: Follower) -> None:
         follower.active = follower.present = False
         self.used_bytes -= _size_of(follower.subscription.config)
         self.degraded.pop(follower, None)
@@ -216,8 +216,8 @@ class Links:
     def _restore(self, kept: StoredSubscription) -> Follower:
         follower = Follower(kept.subscription, self)
         follower.active = True
-        self._admit(follower)
-        # In the order of `enrol`: those that were named, then those that were found.
+        self._register(follower)
+        # In the order of `add_subscription`: those that were named, then those that were found.
         for name, link in sorted(kept.links.items(), key=lambda item: not item[1].explicit):
             stream = self._find(name)
             if stream is not None and link.stream_id in (0, stream.state.id):
@@ -264,14 +264,14 @@ class Links:
         follower.subscription.link(name, START, START, explicit=True)
         self._awaiting.setdefault(name, {})[follower] = None
 
-    def lose(self, follower: Follower, stream: Stream) -> None:
+    def stream_removed(self, follower: Follower, stream: Stream) -> None:
         """A stream is gone; one that has its name by now is another."""
         link = follower.subscription.links.get(stream.state.name)
         if link is not None and link.stream_id == stream.state.id:
             self.unlink(follower, stream.state.name)
-            self._tell_loss(follower)
+            self._notify_loss(follower)
 
-    def _tell_loss(self, follower: Follower) -> None:
+    def _notify_loss(self, follower: Follower) -> None:
         if follower.active:
             self.on_loss(follower)
 
@@ -372,7 +372,7 @@ class Links:
         link = follower.subscription.links.get(stream.state.name)
         if link is not None and link.stream_id not in (0, stream.state.id):
             self.unlink(follower, stream.state.name)
-            self._tell_loss(follower)
+            self._notify_loss(follower)
 
     def _find(self, name: str) -> Stream | None:
         try:

@@ -35,7 +35,7 @@ from headrace.subscriptions.errors import (
     set_aside,
 )
 from headrace.subscriptions.links import Follower, Links, Quota
-from headrace.subscriptions.model import Answer, Kind, Subscription, SubscriptionConfig
+from headrace.subscriptions.model import Answer, Subscription, SubscriptionConfig, SubscriptionKind
 from headrace.subscriptions.payloads import Urls
 from headrace.subscriptions.requests import refuse_own_wake_stream
 from headrace.subscriptions.store import SubscriptionStore
@@ -87,7 +87,7 @@ class SubscriptionManager:
             ),
             on_defect=self._dispatcher.on_defect,
             on_room=self._catch_up_soon,
-            later=lambda work: self._slices.run_later(work, self._dispatcher.die),
+            later=lambda work: self._slices.run_later(work, self._dispatcher.fail),
         )
         # Ids whose subscription is being made or ended.
         self._busy: set[str] = set()
@@ -99,7 +99,7 @@ class SubscriptionManager:
         for found in kept:
             self._store.restore_delivery(found)
         for follower in followers:
-            self._dispatcher.admit(follower)
+            self._dispatcher.add(follower)
         return {follower.subscription.id: follower for follower in followers}
 
     def start(self) -> None:
@@ -201,7 +201,7 @@ class SubscriptionManager:
             # Else it comes from a Host header, and a client that repeats a PUT could make receivers
             # send their callback tokens, and look for our keys, at a host of its choice.
             subscription.base_url = base_url
-            self._store.enter(subscription)
+            self._store.put(subscription)
         return False, self.get(id)
 
     def _create(
@@ -218,13 +218,13 @@ class SubscriptionManager:
         self._refuse_if_full()
         self._busy.add(id)
         try:
-            follower = yield from self._links.enrol(subscription)
+            follower = yield from self._links.add_subscription(subscription)
         finally:
             self._busy.discard(id)
         self._followers[id] = follower
         follower.active = True
-        self._store.enter(subscription)
-        self._dispatcher.admit(follower)
+        self._store.put(subscription)
+        self._dispatcher.add(follower)
         self._dispatcher.wake_soon(follower)  # something may have come while it was being made
 
     def _refuse_if_full(self) -> None:
@@ -263,11 +263,11 @@ class SubscriptionManager:
             if id in self._store.set_aside:
                 self._store.discard(id)
             return
-        self._store.strike(follower.subscription)
-        self._dispatcher.dismiss(follower)
+        self._store.delete(follower.subscription)
+        self._dispatcher.remove(follower)
         self._busy.add(id)
         try:
-            yield from self._links.withdraw(follower)
+            yield from self._links.remove_subscription(follower)
         finally:
             self._busy.discard(id)
 
@@ -282,7 +282,7 @@ class SubscriptionManager:
             yield from self._links.catch_up()
             self._is_catching_up = False
 
-        self._slices.run_later(work(), self._dispatcher.die)
+        self._slices.run_later(work(), self._dispatcher.fail)
 
     def add_streams(self, id: str, names: tuple[str, ...]) -> None:
         follower = self._find(id)
@@ -297,7 +297,7 @@ class SubscriptionManager:
         self._dispatcher.save_and_schedule(follower)
 
     def claim(self, id: str, worker: str) -> dict[str, Any]:
-        follower = self._find(id, Kind.PULL_WAKE)
+        follower = self._find(id, SubscriptionKind.PULL_WAKE)
         subscription = follower.subscription
         now_ms = self._engine.steady.now_ms()
         decision = model.decide_claim(subscription, worker, new_wake_id(), now_ms)
@@ -307,7 +307,7 @@ class SubscriptionManager:
         token = self._tokens.issue(id, wake.generation, now_ms)
         return payloads.claimed(subscription, wake, token)
 
-    def answer(self, id: str, kind: Kind, token: str, answer: Answer) -> dict[str, Any]:
+    def answer(self, id: str, kind: SubscriptionKind, token: str, answer: Answer) -> dict[str, Any]:
         """A callback (webhook) or an ack (pull-wake)."""
         follower = self._find(id, kind)
         subscription = follower.subscription
@@ -318,7 +318,7 @@ class SubscriptionManager:
         return {"ok": True, "next_wake": answer.done and bool(subscription.pending)}
 
     def release(self, id: str, token: str, answer: Answer) -> None:
-        follower = self._find(id, Kind.PULL_WAKE)
+        follower = self._find(id, SubscriptionKind.PULL_WAKE)
         generation = self._tokens.generation(token, id, self._engine.steady.now_ms())
         self._dispatcher.carry_out(
             follower, model.decide_release(follower.subscription, answer, generation)
@@ -327,7 +327,7 @@ class SubscriptionManager:
     def jwks(self) -> dict[str, Any]:
         return self._key.jwks
 
-    def _find(self, id: str, kind: Kind | None = None) -> Follower:
+    def _find(self, id: str, kind: SubscriptionKind | None = None) -> Follower:
         follower = self._followers.get(id)
         if follower is None:
             self._check_set_aside(id)

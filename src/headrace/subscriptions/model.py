@@ -47,8 +47,8 @@ The states of a subscription, by the fields of its `Delivery`:
 Generations fence. A worker that was stopped (a long pause, a lost network) past its lease still
 believes that it holds the work. Its answer carries the generation and the token of its wake, and
 the next wake has another generation, so it changes nothing. For the same reason a generation is
-durable before any receiver learns of it (`Dispatcher._tell_durable`): after a crash, another wake
-could otherwise be given the same one.
+durable before any receiver learns of it (`Dispatcher._hand_over_durable`): after a crash, another
+wake could otherwise be given the same one.
 
 After a restart: an announced wake is announced again; a webhook in flight counts as failed, since
 its answer is lost; leases and retries run on. A receiver may therefore get one wake twice, with the
@@ -80,7 +80,7 @@ RETRY_MS: Final = Backoff(1_000, 60_000, jitter=(0.8, 1.2))
 WEBHOOK_HOLDER: Final = "webhook"
 
 
-class Kind(StrEnum):
+class SubscriptionKind(StrEnum):
     WEBHOOK = "webhook"
     PULL_WAKE = "pull-wake"
 
@@ -89,7 +89,7 @@ class Kind(StrEnum):
 class SubscriptionConfig:
     """What a subscription was created as. `streams` are sorted, each once."""
 
-    kind: Kind
+    kind: SubscriptionKind
     pattern: str | None
     streams: tuple[str, ...]
     webhook_url: str | None

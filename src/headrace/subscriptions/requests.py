@@ -18,7 +18,7 @@ from headrace.protocol.offsets import parse_token
 from headrace.subscriptions.callback_urls import URL_BYTES_MAX
 from headrace.subscriptions.errors import Code, SubscriptionRefused, invalid
 from headrace.subscriptions.globs import Glob, check_bounds
-from headrace.subscriptions.model import Ack, Answer, Kind, SubscriptionConfig
+from headrace.subscriptions.model import Ack, Answer, SubscriptionConfig, SubscriptionKind
 
 LEASE_TTL_MS_MIN: Final = 1_000
 LEASE_TTL_MS_MAX: Final = 600_000
@@ -56,8 +56,10 @@ def parse_config(document: Document, stream_root: str = STREAM_ROOT) -> Subscrip
         kind=kind,
         pattern=_parse_pattern(pattern, stream_root) if pattern else None,
         streams=streams,
-        webhook_url=_parse_webhook_url(document) if kind is Kind.WEBHOOK else None,
-        wake_stream=_parse_wake_stream(document, stream_root) if kind is Kind.PULL_WAKE else None,
+        webhook_url=_parse_webhook_url(document) if kind is SubscriptionKind.WEBHOOK else None,
+        wake_stream=_parse_wake_stream(document, stream_root)
+        if kind is SubscriptionKind.PULL_WAKE
+        else None,
         lease_ttl_ms=_parse_lease(document),
         description=_text(document, "description", DESCRIPTION_CHARS_MAX),
     )
@@ -77,9 +79,9 @@ def refuse_own_wake_stream(config: SubscriptionConfig, streams: tuple[str, ...])
         raise invalid(f"pattern must not match the wake stream {wake_stream!r} itself.")
 
 
-def _parse_kind(document: Document) -> Kind:
+def _parse_kind(document: Document) -> SubscriptionKind:
     try:
-        return Kind(_text(document, "type") or "")
+        return SubscriptionKind(_text(document, "type") or "")
     except ValueError:
         raise invalid('type must be "webhook" or "pull-wake".') from None
 

@@ -28,11 +28,11 @@ from headrace.protocol.offsets import Position
 from headrace.subscriptions.globs import Glob
 from headrace.subscriptions.model import (
     Delivery,
-    Kind,
     Link,
     Retry,
     Subscription,
     SubscriptionConfig,
+    SubscriptionKind,
     Wake,
 )
 from headrace.subscriptions.signing import (
@@ -51,7 +51,7 @@ _decode = msgspec.msgpack.decode
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
-    kind: Kind
+    kind: SubscriptionKind
     pattern: str | None
     streams: tuple[str, ...]
     webhook_url: str | None
@@ -131,8 +131,8 @@ class SubscriptionStore:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def enter(self, subscription: Subscription) -> None:
-        """A new subscription, or one that is called by another URL now."""
+    def put(self, subscription: Subscription) -> None:
+        """Store a new subscription, or one whose base URL has changed."""
         config = subscription.config
         record = SubscriptionRecord(
             config.kind,
@@ -162,8 +162,8 @@ class SubscriptionStore:
         if documents:
             self._engine.keep(documents)
 
-    def strike(self, subscription: Subscription) -> None:
-        """The subscription is gone; its links go afterwards."""
+    def delete(self, subscription: Subscription) -> None:
+        """Delete a subscription; its links are deleted afterwards, in steps."""
         name = _name(subscription)
         self._engine.keep({name: None, f"{name}/delivery": None, f"{name}/tails": None})
         self._written.pop(subscription, None)
