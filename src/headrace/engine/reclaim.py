@@ -35,6 +35,8 @@ class Reclaimer:
 
     def hold(self, stream: Stream) -> Position:
         """Keep what is readable now until `release`; returns the position it begins at."""
+        # Held positions are recorded at the visible trim offset, which only rises: the dict stays
+        # sorted, and its first key is the least.
         held = stream.visible_trim_offset
         if stream.held is None:
             stream.held = {}
@@ -55,6 +57,8 @@ class Reclaimer:
 
     def update_sources(self, stream: Stream) -> None:
         """A fork needs less: so may its source, and the source of that."""
+        # Ends at the first source whose need does not change, usually at once: a chain of 64 forks
+        # is walked only as far as it matters.
         fork = stream
         while (source := fork.source) is not None and _note_need(source, fork):
             self._reclaim(source)
@@ -62,6 +66,7 @@ class Reclaimer:
 
     def recover(self, streams: Sequence[Stream], attempt: Attempt) -> None:
         """At the start, with `streams` in the order of creation: each is visited once."""
+        # Forks before their sources, which are older: each source then knows what all of them need.
         for stream in reversed(streams):
             state = stream.state
             if (
@@ -81,6 +86,7 @@ class Reclaimer:
         if self._streams.get(state.name) is not stream:
             return  # it was removed, with all its bytes
         kept = needed_from(stream)
+        # Bytes before the fork point belong to the source, and are reclaimed there.
         freed_bytes = kept.bytes - max(state.retained_from.bytes, own_start(state).bytes)
         if freed_bytes <= 0:
             return
@@ -92,6 +98,7 @@ class Reclaimer:
 def needed_from(stream: Stream) -> Position:
     """The first position that anybody may still read in this stream's log."""
     state = stream.state
+    # Clients of a deleted stream read nothing; its forks and held positions still may.
     needed = state.tail if state.deleted else stream.visible_trim_offset
     if stream.held:
         needed = min(needed, next(iter(stream.held)))

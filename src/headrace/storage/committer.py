@@ -125,6 +125,7 @@ class Committer(Generic[W]):
         if self.is_failed:
             self._failed([entry] if entry is not None else [])
             return
+        # Without an entry nobody is called back, but the work keeps its place in the order.
         self._work.append(work)
         if entry is not None:
             self._waiting.append(entry)
@@ -135,10 +136,11 @@ class Committer(Generic[W]):
         if self.is_failed:
             failed(CommitFailed())
         elif self.is_idle:
-            done()
+            done()  # in the caller's frame: the common case for reads costs no turn of the loop
         elif self.postponed is not None:
             failed(self._refusal())
         else:
+            # Also with no work in between: an empty batch follows the one that is being written.
             self._waiting.append(_Waiter(done, failed))
             self._schedule()
 
@@ -156,6 +158,7 @@ class Committer(Generic[W]):
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """On the thread: the first failure is the last thing that happens."""
+        # Queued before the loop knew of the failure: it was decided on state that may be lost.
         if self.is_poisoned:
             raise CommitFailed
         try:
@@ -184,6 +187,8 @@ class Committer(Generic[W]):
         if self._is_closed:
             return
         self._busy = True
+        # What is added from here on belongs to the next batch; storage keeps by this number until
+        # when bytes have to stay in memory.
         self.gathering += 1
         work, self._work = self._work, []
         waiting, self._waiting = self._waiting, []
@@ -228,6 +233,7 @@ class Committer(Generic[W]):
     def _finished(
         self, work: list[W], waiting: list[Entry | _Waiter], error: BaseException | None
     ) -> None:
+        # After a failure elsewhere (`fail`) nothing is retried any more.
         if isinstance(error, Postponed) and not self.is_failed:
             self._postpone(work, waiting, error)
             return
@@ -276,7 +282,8 @@ class Committer(Generic[W]):
         if not self.is_failed:
             logger.critical("storage failed; stopping", exc_info=error)
             self.is_failed = self.is_poisoned = True
-            self._failure.set_exception(error)
+            self._failure.set_exception(error)  # the server's supervision waits for it, and stops
+        # Everything that was added is uncertain: what is on the thread, and what gathers behind it.
         unknown = [*waiting, *self._waiting]
         self._waiting, self._work = [], []
         self._failed([item for item in unknown if not isinstance(item, _Waiter)])
