@@ -1,9 +1,25 @@
 """The catalog: every stream and every document as of one point of the journal.
 
-A log of records, each the whole state of one stream or one document, the last one for each being
-the one that counts. `catalog/current` says which log is in use, how many of its bytes count and
-up to which frame of the journal they speak; it is replaced whole. What follows those bytes
-is an unfinished checkpoint and void; anything wrong before them is damage.
+Theory of operation. A log of records, each the whole state of one stream or document; of each the
+last record counts. `catalog/current` is the commit record: which log is in use, how many of its
+bytes count, and the LSN up to which they are applied. It is replaced atomically.
+
+    step            on disk afterwards                       a crash before the next step
+    `add`           nothing: records are kept in memory      as if nothing was added
+    `commit` writes records behind the counted bytes,        void: the next commit overwrites them,
+      the log       synced                                   the journal replays from the old LSN
+    `commit` and    counted; the journal may be recycled     the new state
+      `current`
+    compact         a second log with the live records only  void: the next compaction overwrites it
+    compact and     the second log is in use                 the old log is left over, and ignored
+      `current`
+
+Bytes behind the counted ones are void whatever they are; anything wrong before them is damage, and
+stops the start, as there is no other copy. A record's checksum covers its
+position, so a record that was left at another place by an earlier use of the file is damage, too.
+
+The log is compacted when more than half of it, and a MiB, is outdated. Of live records only their
+positions are in memory, as one number each.
 """
 
 from __future__ import annotations
@@ -92,7 +108,7 @@ class Catalog:
     def __init__(self, disk: Disk, *, sync: bool = True) -> None:
         self._disk = disk
         self._sync = sync
-        # Where the record that counts is, in one number each: there are as many as streams.
+        # The position and size of each live record, in one number: there are as many as streams.
         self._places: dict[int | str, int] = {}
         self._live_bytes = 0
         self._added: list[bytes] = []
@@ -137,7 +153,10 @@ class Catalog:
 
     @contextmanager
     def lookup(self, count: int) -> Iterator[Callable[[int], CatalogEntry]]:
-        """How to find the records of about so many streams, one after the other."""
+        """A function that finds records, for about `count` streams, one after the other.
+
+        For many it reads the whole log once, which is faster than a read for each.
+        """
         name = self._log_name(self.current.log)
         file = self._disk.open(name) if self.current.log_bytes else None
         log = b""
@@ -189,7 +208,7 @@ class Catalog:
         self._note(entry, position, size)
 
     def commit(self, applied_lsn: int, last_id: int = 0, throttle: Throttle = UNTHROTTLED) -> None:
-        """Write down what was added; it counts once `current` says so."""
+        """Append and sync what was added; it counts once `current` says so."""
         last_id = max(last_id, self.current.last_id)
         log, log_bytes = self.current.log, self.current.log_bytes
         data = b"".join(self._added)
@@ -199,7 +218,7 @@ class Catalog:
             self._write(file, log_bytes, data)
         finally:
             file.close()
-        if not log_bytes:
+        if not log_bytes:  # the file is new: without its directory entry its bytes are lost
             self._disk.sync_directory(DIRECTORY)
         self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn, last_id))
         if self.is_stale:
@@ -219,7 +238,7 @@ class Catalog:
             self._note(entry, position, size)
 
     def _write(self, file: DiskFile, offset: int, data: bytes) -> None:
-        """Little at a time: the journal waits for what the disk has to do before."""
+        """In pieces: a sync of the journal has to wait for what the disk was given before it."""
         for begin in range(0, max(len(data), 1), _SYNCED_BYTES):
             file.write(offset + begin, data[begin : begin + _SYNCED_BYTES])
             if self._sync:
@@ -230,7 +249,7 @@ class Catalog:
         return self.current.log_bytes > 2 * self._live_bytes + STALE_BYTES_MIN
 
     def _compact(self, throttle: Throttle) -> None:
-        """A new log with everything once; the old one goes when the new one counts."""
+        """Write a new log with the live records; remove the old one once the new one counts."""
         old = self.current
         data, places = self._live_records(throttle)
         number = old.log + 1
