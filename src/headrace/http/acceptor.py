@@ -176,11 +176,11 @@ class Acceptor:
 
     def _admit(self, client: socket.socket) -> None:
         client.setblocking(False)
-        self.open_count += 1
-        is_surplus = self.open_count > self._limit
+        is_surplus = self.open_count >= self._limit
         if is_surplus:
             self._shared.application.metrics.connections_refused += 1
         protocol = self._surplus() if is_surplus else self.new_connection()
+        self.open_count += 1
         task = self._loop.create_task(self._connect(client, protocol))
         self._handshakes.add(task)
         task.add_done_callback(partial(self._connected, client, protocol))
@@ -190,7 +190,7 @@ class Acceptor:
         if isinstance(protocol, Surplus):
             timeout_secs = min(timeout_secs, _SURPLUS_HANDSHAKE_SECS)
         await self._loop.connect_accepted_socket(
-            lambda: protocol,
+            [protocol].pop,  # called once
             client,
             ssl=self._tls,
             ssl_handshake_timeout=timeout_secs if self._tls is not None else None,

@@ -52,15 +52,21 @@ GUARDS = {
     "headrace.engine.stream_runtime:Stream.has_listener",
     "headrace.engine.stream_runtime:Stream.listeners",
     "headrace.http.acceptor:Acceptor._connect",
+    "headrace.http.acceptor:Acceptor._connected",
     "headrace.http.connection:Connection.connection_made",
     "headrace.http.connection:Connection.connection_lost",
     "headrace.http.deadlines:DeadlineQueue._fire",
     "headrace.http.request_turns:Turns._round",
     "headrace.http.send_windows:UnsentBudget._wake",
+    "headrace.subscriptions.dispatcher:Dispatcher.attempt",
+    "headrace.subscriptions.dispatcher:Dispatcher.on_defect",
+    "headrace.subscriptions.dispatcher:Dispatcher._wake_due",
+    "headrace.subscriptions.dispatcher:Dispatcher._hand_over_all",
+    "headrace.subscriptions.dispatcher:Dispatcher._announce_again",
 }
 # Below these a defect stops the server, loudly, by design: what it does once a second, and what
-# it does between a change in memory and the commit of it, and what a subscription does without a
-# request. A connection that cannot be made is the event loop's, which has nobody to tell.
+# it does between a change in memory and the commit of it. A connection that cannot be made is the
+# event loop's, which has nobody to tell.
 SUPERVISED = {
     "headrace.engine.creation:Creation._begin_stream",
     "headrace.engine.internal_append:announce",
@@ -73,8 +79,6 @@ SUPERVISED = {
     "headrace.http.lifespan:Lifespan._tick",
     "headrace.http.server:_serve",
     "headrace.protocol.stream:apply_append",
-    "headrace.subscriptions.dispatcher:Dispatcher._wake_due",
-    "headrace.subscriptions.dispatcher:Dispatcher.attempt",
 }
 
 _random = random.Random(int(os.environ["HEADRACE_FAULTS"]))
