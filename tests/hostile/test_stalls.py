@@ -146,9 +146,13 @@ def test_others_are_answered_while_polls_of_many_tails_are(serve: Serve) -> None
 
 
 def polled_tails(client: RawConnection) -> int:
+    return int(sample(client, "headrace_polled_tails"))
+
+
+def sample(client: RawConnection, name: str) -> float:
+    """0 for one that was not counted yet."""
     lines = client.request("GET", "/metrics").body.decode().splitlines()
-    (value,) = [line.split()[1] for line in lines if line.startswith("headrace_polled_tails ")]
-    return int(float(value))
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
 
 def test_polls_of_many_tails_count_as_live_readers(serve: Serve) -> None:
@@ -202,6 +206,19 @@ def test_a_request_for_tails_has_a_bounded_body(serve: Serve) -> None:
         body = json.dumps({"streams": ["a" * 4000] * 1100}).encode()
         answer = client.request("POST", TAILS, body)
         assert (answer.status, answer.json()["limit_bytes"]) == (413, 4 * MIB)
+
+
+def test_requests_for_tails_end_with_their_clients(serve: Serve) -> None:
+    """Else a client that leaves after each request takes up all connections."""
+    server = serve()
+    names = [f"none/{number}" for number in range(5000)]
+    request = request_bytes("POST", TAILS, json.dumps({"streams": names}).encode())
+    with connect(server) as client:
+        for _ in range(100):
+            with connect(server) as asking:
+                asking.send(request)
+        eventually(lambda: sample(client, "headrace_connections") == 1, "the others are gone")
+        assert sample(client, 'headrace_requests_total{operation="tails",status="200"}') < 50
 
 
 # -- webhooks --------------------------------------------------------------------------------

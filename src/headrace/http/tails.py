@@ -62,7 +62,7 @@ class TailRoutes:
         live = parse_query(query.decode("latin-1")).get("live")
         if live not in (None, Live.LONG_POLL):
             raise InvalidRequest("The tails of many streams are read at once or by long-poll.")
-        work = self._ask(request.body, exchange, name_of, waits=live is not None)
+        work = self._ask(request.body, _Asking(exchange), name_of, waits=live is not None)
         if len(request.body) <= SHORT_BODY_BYTES_MAX:
             self._slices.run(work, fault_answer(exchange))
         else:
@@ -71,19 +71,21 @@ class TailRoutes:
     def _ask(
         self,
         body: bytes,
-        exchange: Exchange,
+        asking: _Asking,
         name_of: Callable[[str], str],
         *,
         waits: bool,
     ) -> Iterator[None]:
+        if asking.has_left:
+            return
         queries: list[TailQuery] = []
         for batch in _batches(parse_tails(body)):
             queries += [parse_tail_query(value, name_of) for value in batch]
             yield
         if waits:
-            yield from self._wait(queries, exchange)
+            yield from self._wait(queries, asking.exchange)
         else:
-            yield from self._answer(queries, exchange)
+            yield from self._answer(queries, asking.exchange)
 
     def _wait(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
         """Attach to each tail before checking it, so that no append in between is missed."""
@@ -154,6 +156,29 @@ class TailRoutes:
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for first in range(0, len(items), STREAMS_PER_STEP):
         yield items[first : first + STREAMS_PER_STEP]
+
+
+class _Asking:
+    """A client whose request waits for its turn, and may take seconds of it.
+
+    While it is held like a live read, a client that leaves gives its connection back at once, and
+    its request is dropped when its turn comes. Else one that leaves after each request would take
+    up all connections.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.has_left = False
+        exchange.hold(self)
+
+    def on_disconnect(self) -> None:
+        self.has_left = True
+
+    def on_drain(self) -> None:
+        """Its answer comes without more to wait for."""
+
+    def on_writable(self) -> None:
+        """Nothing was sent yet."""
 
 
 class _Answer:
