@@ -131,6 +131,13 @@ def append(name: str, body: bytes, content_type: str = TEXT_TYPE, **headers: str
     return request_bytes("POST", f"{ROOT}/{name}", body, Content_Type=content_type, **headers)
 
 
+def chunked(name: str, body: bytes) -> bytes:
+    """An append that comes in chunks of one byte, six bytes each."""
+    head = f"POST {ROOT}/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT_TYPE}\r\n"
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    return b"%bTransfer-Encoding: chunked\r\n\r\n%b0\r\n\r\n" % (head.encode(), chunks)
+
+
 def heads(target: str, size: int = 50_000) -> list[bytes]:
     """As many HEAD requests as `size` bytes hold, which is one packet to the server."""
     request = f"HEAD {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()

@@ -48,11 +48,26 @@ def octets(ground: Ground) -> None:
         assert connection.response().status == 204
 
 
+def chunks_of_a_byte(ground: Ground) -> None:
+    """One large body of them, and then smaller ones from many clients at once."""
+    ground.create("chunks")
+    ground.send(attacks.chunked("chunks", b"x" * 2_000_000))
+    ground.send_at_once([attacks.chunked("chunks", b"x" * 300_000)] * 40)
+    expected = 2_000_000 + 40 * 300_000
+    answers = catch_up(ground.client, f"{ROOT}/chunks")
+    assert sum(len(answer.content) for answer in answers) == expected
+
+
 # -- many requests ---------------------------------------------------------------------------
 
 
 def pipelined_heads(target: str, size: int, ground: Ground) -> None:
     ground.send(*attacks.heads(target, size), may_refuse=True)
+
+
+def heads_of_many_clients(ground: Ground) -> None:
+    heads = attacks.heads(f"{ROOT}/probed", 500_000)
+    ground.send_at_once([b"".join(heads)] * 40, answers_each=len(heads))
 
 
 def metrics(ground: Ground) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx
@@ -65,6 +66,21 @@ class Ground:
         assert sum(found.values()) == len(requests)
         allowed = {*range(200, 300), *(REFUSALS if may_refuse else ())}
         assert found.keys() <= allowed, found
+
+    def send_at_once(self, packets: list[bytes], answers_each: int = 1) -> None:
+        """Each from a client of its own, all at the same time; see that all is answered well."""
+
+        def send(packet: bytes) -> None:
+            is_head = packet.startswith(b"HEAD")
+            with self.connection() as connection, ThreadPoolExecutor(1) as sending:
+                sent = sending.submit(connection.send, packet)
+                for _ in range(answers_each):
+                    assert connection.response(head_only=is_head).status < 300
+                sent.result()
+
+        with ThreadPoolExecutor(len(packets)) as clients:
+            for sent in [clients.submit(send, packet) for packet in packets]:
+                sent.result()
 
     def create(self, name: str, content_type: str = TEXT_TYPE, body: bytes = b"") -> None:
         self.send(attacks.create(name, body, content_type))

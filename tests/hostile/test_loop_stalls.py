@@ -100,6 +100,8 @@ OPERATIONS: dict[str, Callable[[Ground], None]] = {
     "json-deepest": partial(expensive.json_body, attacks.deepest),
     "read-of-small-messages": expensive.read_of_small_messages,
     "largest-body": expensive.octets,
+    "chunks-of-a-byte": expensive.chunks_of_a_byte,
+    "heads-of-many-clients": expensive.heads_of_many_clients,
     "heads-of-a-stream": partial(expensive.pipelined_heads, f"{ROOT}/probed", 50_000),
     "heads-of-metrics": partial(expensive.pipelined_heads, "/metrics", 12_000),
     "listing": expensive.listing,
@@ -144,6 +146,8 @@ IN_ACID = (
 )
 IN_MEMORY = (
     "largest-body",
+    "chunks-of-a-byte",
+    "heads-of-many-clients",
     "tails",
     "expired-bucket",
     "long-poll-fan-out",

@@ -386,16 +386,32 @@ class Connection(asyncio.Protocol):
         self._running = True
         try:
             self._run_ready(reader.ready)
+            if reader.unread:
+                self._read_on(reader)
         except Exception:
             self.fail("running a request")
         self._running = False
-        if reader.ready or reader.needs_attention:
+        if reader.ready or reader.unread or reader.needs_attention:
             self._hold_back_or_refuse(reader)
 
-    def _run_ready(self, ready: deque[Request]) -> None:
+    def _read_on(self, reader: RequestReader) -> None:
+        """Parse what came in a large read, and run it, while there is time for such reads."""
+        turns = self._shared.turns
+        begun = now = monotonic()
+        turn_ends = begun + TURN_SECS
+        while reader.unread and self._state is IDLE and not self._in_line:
+            if now > turn_ends or turns.is_reading_time_used_up:
+                self._wait_for_turn()
+                break
+            reader.read_on()
+            self._run_ready(reader.ready, turn_ends)
+            now = monotonic()
+        if now > begun:
+            turns.count_reading(now - begun)
+
+    def _run_ready(self, ready: deque[Request], turn_ends: float = 0.0) -> None:
         shared = self._shared
         handle = shared.application.handle
-        turn_ends = 0.0
         while ready and self._state is IDLE:
             request = ready.popleft()
             exchange = self._exchange = HttpExchange(self, request, shared.response_head.now)
@@ -411,8 +427,7 @@ class Connection(asyncio.Protocol):
                 now = monotonic()
                 turn_ends = turn_ends or now + TURN_SECS
                 if now > turn_ends:
-                    self._in_line = True
-                    shared.turns.add(self)
+                    self._wait_for_turn()
                     return
 
     def take_turn(self) -> None:
@@ -436,7 +451,7 @@ class Connection(asyncio.Protocol):
             self._receive(reader, body)
         # Requests that arrived are run before what follows them is read: memory for one client is
         # bounded by what one read brings.
-        if reader.ready:
+        if reader.ready or reader.unread:
             self._transport.pause_reading()
         elif self._state is not IDLE:
             return

@@ -51,6 +51,10 @@ FRAMING_PER_BODY_BYTE_MAX: Final = 16
 SMALL_BODY_BYTES: Final = 4096
 # Parts of a body that are smaller are put together as they come: each is an object of its own.
 _PART_BYTES_MIN: Final = 4096
+# More than this in one read is parsed in pieces: chunks of one byte, or small requests, take the
+# parser and what it calls a millisecond for every 4 to 20 KiB.
+READ_AT_ONCE_BYTES: Final = 4096
+_PIECE_BYTES: Final = 16 * 1024
 NEVER: Final = float("inf")
 _SLASH: Final = ord("/")
 
@@ -137,8 +141,9 @@ class RequestReader:
 
     Once `refusal` is set nothing more is read: the end of the request is unknown.
     `deadline` is when the request being received must be complete. `needs_attention` says that the
-    connection has something to do besides running what is ready. `large_body` is one that the
-    connection receives itself, and then has finished here.
+    connection has something to do besides running what is ready. `unread` came in a large read and
+    waits for `read_on`, which the connection calls as its turns allow. `large_body` is one that
+    the connection receives itself, and then has finished here.
     """
 
     __slots__ = (
@@ -172,6 +177,7 @@ class RequestReader:
         "paid_until",
         "ready",
         "refusal",
+        "unread",
         "waited_secs",
     )
 
@@ -186,6 +192,7 @@ class RequestReader:
         self._checked_host: bytes | None = None
         self._http_11 = True
         self.held_bytes = 0
+        self.unread = b""
         self._feed_bytes = 0
         self._upgrading = False
         self._begun = False
@@ -207,7 +214,9 @@ class RequestReader:
         self._headers: Headers = {}
         self._head_done = False
         self._parts: list[bytes] = []
-        self._fed_bytes = self._body_bytes = self._announced_bytes = 0
+        # Of what was fed last, any part may belong to the next request: at most a piece too much.
+        self._fed_bytes = self._feed_bytes
+        self._body_bytes = self._announced_bytes = 0
         self._repeated_fields = self._trailer_bytes = 0
         self._judged_bytes = -1  # no body has begun
         self.deadline = self.paid_until = NEVER
@@ -215,7 +224,7 @@ class RequestReader:
     @property
     def is_receiving(self) -> bool:
         """Whether part of a request has come."""
-        return bool(self._url)
+        return bool(self._url) or bool(self.unread)
 
     def partial_request(self) -> Request:
         """What is known of the request being received, to log and count it by."""
@@ -225,7 +234,19 @@ class RequestReader:
         return request
 
     def feed(self, data: bytes) -> None:
+        if self.unread or len(data) > READ_AT_ONCE_BYTES:
+            self.unread += data
+        else:
+            self._read(data)
+
+    def read_on(self) -> None:
+        """Parse the next piece of what is unread."""
+        piece, self.unread = self.unread[:_PIECE_BYTES], self.unread[_PIECE_BYTES:]
+        self._read(piece)
+
+    def _read(self, data: bytes) -> None:
         if self.refusal is not None:
+            self.unread = b""
             return
         if self.large_body is not None:
             self.finish_body()
@@ -296,7 +317,7 @@ class RequestReader:
             return
         self._judge_body()
         missing_bytes = self._announced_bytes - self._body_bytes
-        has_begun = self._body_bytes >= LARGE_BODY_BEGUN_BYTES
+        has_begun = self._body_bytes >= LARGE_BODY_BEGUN_BYTES and not self.unread
         if has_begun and missing_bytes >= MISSING_BYTES_MIN and self.large_body is None:
             self.large_body = LargeBody(self._announced_bytes, self._parts)
             self._parts = []
@@ -318,6 +339,9 @@ class RequestReader:
 
     def overdue(self, now: float) -> HeadraceError | None:
         """Why the client is to be given up, if it is."""
+        if self.unread:  # the wait is ours
+            self.excuse()
+            return None
         if now >= self.deadline:
             return RequestTimeout(self.waited_secs)
         return self._no_room() if self._budget.is_chosen(self) else None
@@ -365,6 +389,7 @@ class RequestReader:
             self._budget.release(request.reserved_bytes)
         self.ready.clear()
         self._parts = []
+        self.unread = b""
         self.large_body = None
         self._parser = None  # it refers to this reader
 

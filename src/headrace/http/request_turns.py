@@ -5,6 +5,10 @@ then waits in line behind every other connection with something left to do. So d
 which one append may bring to thousands of readers: a turn is one window of one of them. While
 others are being served besides, those in line get a third of the loop's time.
 
+Before requests are run they are parsed, and thousands of clients may each send a large read at
+once. What is longer than a small request is parsed while the loop has spent less than ROUND_SECS
+on such reads since it last looked for events; after that its connection waits in line, too.
+
 This shares the loop between clients. Single pieces of long work are cut by `engine.slices`.
 """
 
@@ -38,6 +42,7 @@ class Turns:
         """Whether anybody is in line; an attribute, because every request looks at it."""
         self.is_contended = False
         """Set by a connection that runs a request while others wait for a turn."""
+        self._reading_secs = 0.0
 
     def add(self, connection: Turned) -> None:
         self._line.append(connection)
@@ -45,7 +50,21 @@ class Turns:
         if len(self._line) == 1:
             self._loop.call_soon(self._round)
 
+    @property
+    def is_reading_time_used_up(self) -> bool:
+        return self._reading_secs > ROUND_SECS
+
+    def count_reading(self, secs: float) -> None:
+        """Time that went into parsing, and running, a large read."""
+        if not self._reading_secs:
+            self._loop.call_soon(self._begin_reading)
+        self._reading_secs += secs
+
+    def _begin_reading(self) -> None:
+        self._reading_secs = 0.0
+
     def _round(self) -> None:
+        self._begin_reading()
         begun = monotonic()
         ends = begun + ROUND_SECS
         for _ in range(len(self._line)):
