@@ -123,7 +123,7 @@ class BucketNotFound(Refused):
 
     @property
     def detail(self) -> str:
-        return f"There is no bucket {self.bucket!r}. Create it with PUT /{self.bucket} first."
+        return f"There is no bucket {self.bucket!r}. Create it with PUT, at its own URL, first."
 
 
 @dataclass(eq=False)

@@ -57,9 +57,22 @@ def test_control_resources_are_below_every_root(client: httpx.Client) -> None:
 def test_paths_of_the_server_come_before_the_alias_of_every_path(client: httpx.Client) -> None:
     assert client.get("/healthz").text == "ok"
     assert client.get("/ui/").status_code == 200
-    assert client.put("/buckets/mine").status_code == 201
+    assert client.put("/buckets/mine").json()["bucket_id"] == "mine"
     assert client.put("/buckets/mine/s", headers=TEXT, content=b"x").status_code == 201
     assert client.get("/buckets/mine/s").content == b"x"
+    assert [s["stream_id"] for s in client.get("/buckets/mine/streams").json()["streams"]] == ["s"]
+    assert client.put("/buckets/nowhere/s", headers=TEXT).status_code == 404
+
+
+def test_the_longest_of_several_roots_is_the_one_that_serves() -> None:
+    aliases = {"DS_SERVER__STREAM_ROOT_ALIASES": "/b/streams,/"}
+    env = aliases | {"DS_SERVER__BUCKET_ROOT": "/b"}
+    with ServerProcess(env) as server, client_of(server) as client:
+        assert client.put("/b/mine").json()["bucket_id"] == "mine"
+        assert client.put("/b/streams/s", headers=TEXT, content=b"x").status_code == 201
+        assert client.put("/other/s", headers=TEXT, content=b"y").status_code == 201
+        assert client.get("/v1/stream/s").content == b"x"
+        assert client.get("/v1/stream/other/s").content == b"y"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class BucketRoutes:
         self._streams = streams
         self._snapshots = snapshots
         self._urls = urls
-        self._root = f"{root}/".encode()
+        self.root = f"{root}/".encode()
         self._own = own
         self._bucket: Methods = {
             b"GET": self._describe,
@@ -59,42 +59,41 @@ class BucketRoutes:
         }
         self._listing: Methods = {b"GET": self._list, b"HEAD": self._list}
 
-    def handle(self, request: Request, exchange: Exchange) -> None:
-        path = request.target.partition(b"?")[0]
-        if not path.startswith(self._root):
-            raise RouteNotFound(path.decode("latin-1"))
+    def handle(self, request: Request, exchange: Exchange, below: bytes) -> None:
+        """`below` is the target without `root`."""
         try:
-            self._dispatch(request, exchange, path)
+            self._dispatch(request, exchange, below)
         except BucketNotFound as refusal:
             name = buckets.bucket_name(refusal.bucket)
             self._engine.refuse_when_durable(
                 name, refusal, lambda error: exchange.respond(responses.problem(error))
             )
 
-    def _dispatch(self, request: Request, exchange: Exchange, path: bytes) -> None:
-        bucket_id, *rest = map(buckets.decode_segment, path[len(self._root) :].split(b"/"))
-        if not bucket_id or (bucket_id in self._own and self._root == b"/"):
-            raise RouteNotFound(path.decode("latin-1"))
+    def _dispatch(self, request: Request, exchange: Exchange, below: bytes) -> None:
+        path = below.partition(b"?")[0]
+        bucket_id, *rest = map(buckets.decode_segment, path.split(b"/"))
+        if not bucket_id or (bucket_id in self._own and self.root == b"/"):
+            raise _not_served(request)
         match rest:
             case []:
                 _call(self._bucket, request, exchange, bucket_id)
             case [buckets.LISTING]:
                 _call(self._listing, request, exchange, bucket_id)
             case [_]:
-                self._streams.handle(request, exchange, request.target[len(self._root) :])
-            case [stream_id, *below]:
+                self._streams.handle(request, exchange, below)
+            case [stream_id, *resource]:
                 buckets.check_bucket_id(bucket_id)
                 buckets.check_stream_id(bucket_id, stream_id)
                 try:
-                    self._below_stream(request, exchange, path, below)
+                    self._below_stream(request, exchange, path, resource)
                 except (StreamNotFound, StreamDeleted) as refusal:
                     self._streams.refuse(exchange, refusal)
 
     def _below_stream(
-        self, request: Request, exchange: Exchange, path: bytes, below: list[str]
+        self, request: Request, exchange: Exchange, path: bytes, resource: list[str]
     ) -> None:
-        stream_path = b"/".join(path[len(self._root) :].split(b"/")[:2])
-        match below:
+        stream_path = b"/".join(path.split(b"/")[:2])
+        match resource:
             case ["snapshot"]:
                 stream = self._streams.find_visible(stream_path)
                 self._snapshots.latest(request, exchange, stream)
@@ -106,7 +105,7 @@ class BucketRoutes:
                 query = request.target.partition(b"?")[2]
                 self._snapshots.bootstrap(request, exchange, stream, query)
             case _:
-                raise RouteNotFound(path.decode("latin-1"))
+                raise _not_served(request)
 
     # -- buckets ---------------------------------------------------------------------------
 
@@ -177,6 +176,10 @@ class BucketRoutes:
 
         if flush():
             self._engine.maintenance.add(flush)
+
+
+def _not_served(request: Request) -> RouteNotFound:
+    return RouteNotFound(request.target.partition(b"?")[0].decode("latin-1"))
 
 
 def _document(bucket: Bucket, streams: int) -> dict[str, object]:

@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace.engine.engine import Engine
-from headrace.errors import (
-    HeadraceError,
-    MethodNotAllowed,
-)
+from headrace.errors import HeadraceError, MethodNotAllowed, RouteNotFound
 from headrace.faults import internal_fault
 from headrace.http.buckets import BucketRoutes
 from headrace.http.cors import CorsPolicy
@@ -61,7 +58,6 @@ class Application:
         # on the stack, and forgets it again within a moment.
         self.current: Request | None = None
         self._streams = streams
-        self._buckets = buckets
         self._control = control
         self._tail_routes = tails
         self._stream_metadata = stream_metadata
@@ -69,10 +65,12 @@ class Application:
         self._limiter = limiter
         self._root = f"{stream_root}/".encode()
         self._root_length = len(self._root)
-        # The longest first: one may be below another, and "" matches every path.
-        self._aliases = [
-            (f"{root}/".encode(), aliases[root]) for root in sorted(aliases, key=len, reverse=True)
-        ]
+        # The longest first: one may be below another, and "/" is before every path.
+        self._elsewhere: list[tuple[bytes, StreamRoutes | BucketRoutes]] = sorted(
+            [(buckets.root, buckets), *((f"{root}/".encode(), aliases[root]) for root in aliases)],
+            key=lambda mounted: len(mounted[0]),
+            reverse=True,
+        )
         self._control_root = self._root + _CONTROL
         self._tails = self._control_root + b"/tails"
         self._fixed: dict[bytes, Handler] = {
@@ -116,20 +114,20 @@ class Application:
         """Not below the stream root: a path of the server's own, an alias of it, or a bucket."""
         handler = self._fixed.get(request.target.partition(b"?")[0])
         if handler is None:
-            self._handle_alias(request, exchange)
+            self._handle_mounted(request, exchange)
         elif request.method in (b"GET", b"HEAD"):
             handler(request, exchange)
         else:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
 
-    def _handle_alias(self, request: Request, exchange: Exchange) -> None:
-        for root, streams in self._aliases:
+    def _handle_mounted(self, request: Request, exchange: Exchange) -> None:
+        for root, routes in self._elsewhere:
             if request.target.startswith(root):
                 below = request.target[len(root) :]
-                if below.startswith(_CONTROL):
+                if isinstance(routes, StreamRoutes) and below.startswith(_CONTROL):
                     request.target = self._root + below
                     self._handle_control(request, exchange)
                 else:
-                    streams.handle(request, exchange, below)
+                    routes.handle(request, exchange, below)
                 return
-        self._buckets.handle(request, exchange)
+        raise RouteNotFound(request.target.partition(b"?")[0].decode("latin-1"))
