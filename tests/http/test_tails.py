@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_queries import live_readers
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
@@ -145,6 +146,25 @@ def test_a_long_poll_ends_with_a_deletion_and_with_its_time(serve: Serve, stream
         client.delete(stream)
         [gone] = tails(client, query, live="long-poll")
         assert gone["problem"] == "stream-not-found"
+
+
+def test_a_stream_made_again_during_a_long_poll_is_another_stream(http: httpx.Client) -> None:
+    http.put("/v1/stream/again", headers=TEXT, content=b"before")
+    [before] = tails(http, {"stream": "again"})
+    query = {"stream": "again", "from": before["next_offset"]}
+    # At once, so that the poll is not answered between the requests.
+    again = [
+        request_bytes("DELETE", "/v1/stream/again"),
+        request_bytes("PUT", "/v1/stream/again", Content_Type="text/plain"),
+        request_bytes("POST", "/v1/stream/again", b"after", Content_Type="text/plain"),
+    ]
+    with RawConnection(http.base_url.port or 0) as other, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(tails, http, query, live="long-poll")
+        eventually(lambda: live_readers(http, "long-poll") == 1, "a long-poll")
+        other.send(b"".join(again))
+        assert [other.response().status for _ in again] == [204, 201, 204]
+        [found] = waiting.result()
+    assert found["problem"] == "stream-not-found"
 
 
 def test_many_streams_fit_into_one_request(http: httpx.Client) -> None:

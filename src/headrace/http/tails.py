@@ -7,7 +7,7 @@ many streams it waits at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -118,17 +118,24 @@ class TailRoutes:
         poll.watch(stream, query.start)
         return query.start == stream.visible
 
-    def _answer(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
+    def _answer(
+        self, queries: list[TailQuery], exchange: Exchange, gone: Container[str] = ()
+    ) -> Iterator[None]:
         answer = _Answer(exchange, len(queries))
         for first, batch in enumerate(_batches(queries)):
             for index, query in enumerate(batch, first * STREAMS_PER_STEP):
-                self._describe(query, partial(answer.put, index))
+                self._describe(query, gone, partial(answer.put, index))
             yield
         answer.one_done()
 
-    def _describe(self, query: TailQuery, put: Callable[[dict[str, Any]], None]) -> None:
+    def _describe(
+        self, query: TailQuery, gone: Container[str], put: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """`gone` are the streams that were deleted during the poll: another of that name is new."""
         try:
             stream = self._engine.find_visible(query.name)
+            if query.name in gone:
+                raise StreamNotFound(query.name)
         except (StreamNotFound, StreamDeleted, StreamSetAside) as refusal:
             self._engine.refuse_when_durable(
                 query.name, refusal, lambda error: put(describe_problem(query, error))
@@ -212,9 +219,10 @@ class TailsPoll:
         slices: Slices,
         size: int,
         exchange: Exchange,
-        answer: Callable[[], Iterator[None]],
+        answer: Callable[..., Iterator[None]],
     ) -> None:
         self.is_over = False
+        self._gone: set[str] = set()
         self._live = live
         self._slices = slices
         self._size = size
@@ -242,6 +250,7 @@ class TailsPoll:
             self.wake()
 
     def on_gone(self, stream: Stream) -> None:
+        self._gone.add(stream.state.name)
         self.wake()
 
     def on_deadline(self) -> None:
@@ -273,7 +282,7 @@ class TailsPoll:
     def _finish(self) -> Iterator[None]:
         # The next poll of this client is likely to come with its answer: leave first.
         yield from self._leave()
-        yield from self._answer()
+        yield from self._answer(gone=self._gone)
 
     def _leave(self) -> Iterator[None]:
         for batch in _batches(list(self._streams)):
