@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -99,6 +100,37 @@ def test_what_a_start_would_refuse_is_found(
     directory = tmp_path / "data"
     make(mode, directory, spoil)
     assert asyncio.run(start_findings(directory))
+
+
+def starts(directory: Path, mode: str) -> bool:
+    """In a process of its own: one that fails half way keeps the directory locked."""
+    child = os.fork()
+    if not child:
+        try:
+            make(mode, directory, lambda engine: engine.create("b", Create(b"", TEXT), ignore))
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_directory_in_place_of_a_file_is_found_where_a_start_is_refused(
+    mode: str, tmp_path: Path
+) -> None:
+    sound, directory = tmp_path / "sound", tmp_path / "data"
+    make(mode, sound, lambda engine: None)
+    refused = []
+    for file in sorted(path.relative_to(sound) for path in sound.rglob("*") if path.is_file()):
+        shutil.copytree(sound, directory)
+        (directory / file).unlink()
+        (directory / file).mkdir()
+        if not starts(directory, mode):
+            refused.append(file)
+            report = verify(directory)
+            if report is None or not report.findings:
+                assert run_verify(directory).returncode == 1, file
+        shutil.rmtree(directory)
+    assert refused
 
 
 def same_id(engine: Engine) -> None:

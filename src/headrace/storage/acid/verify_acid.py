@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ import msgspec
 
 from headrace.protocol.stream import Snapshot
 from headrace.storage.acid import verify_shard
+from headrace.storage.acid.acid_storage import READY
 from headrace.storage.acid.verify_shard import Finding, Line, Started
 from headrace.storage.disk import Disk
 from headrace.storage.records import snapshot_of
@@ -31,7 +33,7 @@ def verify_acid(directory: Path, disk: Disk) -> Report:
     findings: list[str] = []
     streams = data_bytes = 0
     snapshots: list[Snapshot | None] = []
-    left = [f"acid/{name}" for name in disk.list("acid") if name.startswith("shard-")]
+    left = _shards(disk)
     while left:
         lines, end = _read_in_child(directory, left)
         reading = left[0]
@@ -52,7 +54,23 @@ def verify_acid(directory: Path, disk: Disk) -> Report:
         findings += check_snapshots(disk, snapshots)
     except OSError as error:
         findings.append(unreadable_file(error))
+    findings += _what_a_start_cannot_open(disk)
     return Report(findings, streams, data_bytes)
+
+
+def _what_a_start_cannot_open(disk: Disk) -> Iterator[str]:
+    """The files that hold nothing to check, but that a server opens."""
+    for name in (READY, *(f"{shard}/lock.mdb" for shard in _shards(disk))):
+        try:
+            disk.open(name).close()
+        except FileNotFoundError:
+            pass  # it will be made
+        except OSError as error:
+            yield unreadable_file(error)
+
+
+def _shards(disk: Disk) -> list[str]:
+    return [f"acid/{name}" for name in disk.list("acid") if name.startswith("shard-")]
 
 
 def _read_in_child(directory: Path, shards: list[str]) -> tuple[list[Line], str | None]:
