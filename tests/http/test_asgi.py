@@ -64,6 +64,13 @@ def long_poll(mounted: Uvicorn, http: httpx.Client, path: str) -> Iterator[RawCo
 # -- the protocol below a mount ----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("host", ['evil"<x>', "a b", "user@host", "host/path"])
+def test_a_host_that_is_none_is_refused(mounted: Uvicorn, path: str, host: str) -> None:
+    with RawConnection(mounted.port) as client:
+        client.send(f"PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n".encode())
+        assert client.response().status == 400
+
+
 def test_a_stream_is_created_appended_to_read_and_deleted(http: httpx.Client, path: str) -> None:
     assert http.put(path, content=b"a", headers=TEXT).status_code == 201
     assert http.post(path, content=b"b", headers=TEXT).status_code == 204

@@ -31,6 +31,7 @@ from headrace.errors import (
     AnswerTimeout,
     BodyTooLarge,
     HeadraceError,
+    MalformedHttp,
     Overloaded,
     StorageFailed,
     StoredBytesUnreadable,
@@ -38,6 +39,7 @@ from headrace.errors import (
 from headrace.http.access import Access, access_of
 from headrace.http.app_factory import Assembly, assemble
 from headrace.http.exchange import Client, Frame, Request, Waiter
+from headrace.http.forwarded import HOST
 from headrace.http.lifespan import Lifespan, grace_secs
 from headrace.protocol import responses
 from headrace.protocol.headers import Headers
@@ -200,6 +202,8 @@ class Headrace:
     def _check_access(self, scope: Scope, headers: Headers) -> None:
         """Only hosts that are listed: the ASGI host decides where it listens."""
         access, host = self._access, headers.get(b"host")
+        if host is not None and not HOST.fullmatch(host):
+            raise MalformedHttp("The Host header must be a host, or host and port.")
         refusal = None if host is None else access.host_refusal(host)
         if refusal is None and (b"origin" in headers or b"sec-fetch-site" in headers):
             refusal = access.page_refusal(scope["method"].encode(), headers, _client(scope))
