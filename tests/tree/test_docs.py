@@ -13,6 +13,8 @@ import pytest
 
 from headrace.config import SETTINGS
 from headrace.protocol.responses import PROBLEMS
+from headrace.subscriptions.errors import PROBLEMS as CODES
+from headrace.subscriptions.errors import problem_name
 from tests.tree import markdown
 from tests.tree.markdown import DOCS, ROOT
 
@@ -156,6 +158,12 @@ def test_every_problem_type_is_documented_with_its_status() -> None:
     rows = {row[0]: row[1] for row in markdown.table_rows(read("docs/protocol.md"))}
     for problem in PROBLEMS.values():
         assert rows.get(f"`{problem.name}`", "").startswith(str(problem.status)), problem.name
+
+
+def test_every_code_of_the_subscription_api_is_documented() -> None:
+    rows = [tuple(row) for row in markdown.table_rows(read("docs/protocol.md"))]
+    for code, problem in CODES.items():
+        assert (f"`{code}`", f"`{problem_name(code)}`", str(problem.status)) in rows
 
 
 # --- behaviours, gaps, decisions ---

@@ -34,11 +34,11 @@ def is_true(value: bytes | None) -> bool:
     return value is not None and value.lower() == b"true"
 
 
-def parse_integer(name: str, value: bytes) -> int:
-    """A non-negative decimal integer of at most 2^53-1, without sign or leading zeros."""
+def parse_integer(name: str, value: bytes, maximum: int = INTEGER_MAX) -> int:
+    """A non-negative decimal integer, without sign or leading zeros."""
     if value.isdigit() and (value[0] != _ZERO or len(value) == 1):
-        if len(value) > _INTEGER_DIGITS_MAX or (number := int(value)) > INTEGER_MAX:
-            raise InvalidRequest(f"{name} must not exceed {INTEGER_MAX}.")
+        if len(value) > _INTEGER_DIGITS_MAX or (number := int(value)) > maximum:
+            raise InvalidRequest(f"{name} must not exceed {maximum}.")
         return number
     raise InvalidRequest(
         f"{name} must be a non-negative integer in plain decimal notation, not {show(value)}."
@@ -46,10 +46,7 @@ def parse_integer(name: str, value: bytes) -> int:
 
 
 def parse_ttl(value: bytes) -> int:
-    seconds = parse_integer("Stream-TTL", value)
-    if seconds > TTL_SECS_MAX:
-        raise InvalidRequest(f"Stream-TTL must not exceed {TTL_SECS_MAX} seconds.")
-    return seconds
+    return parse_integer("Stream-TTL", value, TTL_SECS_MAX)
 
 
 def parse_expires_at(value: bytes) -> int:
