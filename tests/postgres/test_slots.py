@@ -67,6 +67,26 @@ def test_of_two_that_begin_at_once_one_goes_on(database: str) -> None:
         feed.close()
 
 
+def test_a_consumer_that_is_killed_again_and_again_in_its_first_batch_begins(
+    database: str,
+) -> None:
+    """Spark asks where to begin until the first batch is committed, and reads that batch again."""
+    execute(database, ITEMS, "insert into items values (1)")
+    slot = Slot(database, name_of(database), ["items"])
+    feed = ChangeFeed(slot)
+    start = feed.begin()
+    found = feed.next_batch(start, **BOUNDS, wait_secs=20)
+    for _ in range(3):
+        feed.close()
+        feed = ChangeFeed(slot)
+        assert feed.begin() == start
+        assert feed.reread(start, found.end) == found.changes
+    execute(database, "insert into items values (2)")
+    following = feed.next_batch(found.end, **BOUNDS, wait_secs=20)
+    assert [value(change)["id"] for change in following.changes] == [2]
+    feed.close()
+
+
 def test_a_checkpoint_from_before_there_were_owners_goes_on(database: str) -> None:
     execute(database, ITEMS)
     with consuming(database, "items") as consumer:

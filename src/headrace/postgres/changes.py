@@ -167,7 +167,7 @@ class ChangeFeed:
         self._marks.close()
 
     def _next_batch(self, start: Position, bounds: Bounds) -> Batch:
-        generation = self._in_force(start)
+        generation = self._in_force(start, owner=start.owner)
         at = self._named(start)
         if generation.number != start.generation:
             first = self._named(replace(self._first(generation, row=0), owner=at.owner))
@@ -274,10 +274,13 @@ class ChangeFeed:
         owner = position.owner or self._own_name
         return replace(position, owner=owner, system=self._system or position.system)
 
-    def _in_force(self, start: Position) -> Generation:
-        """The generation to read from: the consumer's, or the one that follows a lost slot."""
+    def _in_force(self, start: Position, *, owner: str) -> Generation:
+        """The generation to read from: the consumer's, or the one that follows a lost slot.
+
+        `owner` is the name in its checkpoint, empty before there is one: that claims the slot.
+        """
         now = time.monotonic()
-        is_known = start.owner == self._claimed and now < self._look_again_at
+        is_known = owner == self._claimed and now < self._look_again_at
         if self._generation is not None and self._reader is not None and is_known:
             return self._generation
         self._look_again_at = now + _LOOK_AGAIN_SECS
@@ -293,9 +296,9 @@ class ChangeFeed:
             self._check_reset(f"the slot is lost: {loss}")
             self.close()
         self._generation = self.slot.ensure(fresh=loss is not None, known=start.generation)
-        if start.owner:
-            self.slot.claim(start.owner)
-        self._claimed = start.owner
+        if owner:
+            self.slot.claim(owner)
+        self._claimed = owner
         if self._generation.number != start.generation:
             self._delivered = 0
         else:
@@ -356,7 +359,10 @@ class ChangeFeed:
 
     def _reread(self, start: Position, end: Position) -> list[Change]:
         first_row = start.row if start.generation == end.generation else 0
-        generation = self._in_force(replace(end, row=first_row))  # the first row that is needed
+        # From the first row that is needed. The name in `end` is in no checkpoint yet if this is
+        # the first batch: until that is committed Spark asks anew where to begin, and an owner
+        # could not (a pipeline killed twice in its first batch was locked out of its own slot).
+        generation = self._in_force(replace(end, row=first_row), owner=start.owner)
         if generation.number != end.generation:
             return []
         if end.row > first_row:
