@@ -117,6 +117,8 @@ def _sources(place: Path, name: str) -> Iterator[Path]:
 def _run_row(row: Row, then: str, compiled: Path, budget: Budget, rounds: int) -> RowResult:
     """Rounds of A B, B A: neither always has the disk right after the other."""
     now = STORING["file-durable"] if row.name in DURABLE else KINDS["headrace"]
+    # Away from config/: an earlier commit knows fewer settings.
+    now = replace(now, directory=compiled)
     order = [(NOW, now), (then, _earlier(now, compiled))]
     result = RowResult(row, (NOW, then))
     for number_of_round in range(rounds):

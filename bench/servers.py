@@ -49,6 +49,7 @@ class ServerKind:
     environment: dict[str, str] = field(default_factory=dict)
     prepare: Callable[[], None] = _nothing
     stores: bool = False
+    directory: Path = REPOSITORY
 
 
 def _require_headrace() -> None:
@@ -130,7 +131,7 @@ def _running(kind: ServerKind) -> Iterator[Target]:
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             kind.command(port),
-            cwd=REPOSITORY,
+            cwd=kind.directory,
             env={**os.environ, **kind.environment},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -145,9 +145,10 @@ def ready(tree: Path) -> Iterator[Path]:
     (tree / "build/go").touch()  # ends a compile that still waits
 
 
-def hear_ctrl_c() -> None:
-    """A background job's children ignore it by default."""
+def hear_signals() -> None:
+    """What runs in the background may ignore Ctrl-C, and under nohup a hangup; so would these."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager
@@ -163,7 +164,7 @@ def make_run(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=hear_ctrl_c,
+            preexec_fn=hear_signals,
         )
     try:
         eventually(lambda: b"serving" in output.read_bytes(), "the server runs")

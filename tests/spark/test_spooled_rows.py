@@ -29,7 +29,7 @@ def peak():
 
 schema = StructType([StructField("id", LongType()), StructField("note", StringType())])
 given = {{"url": sys.argv[1], "table": "events", "writer": "w"}}
-sink = _Sink(Options(NAME, given, OPTIONS), schema)
+sink = _Sink(Options(NAME, given, OPTIONS), schema, is_query=False)
 sink.make_ready()
 
 def batches(count):
