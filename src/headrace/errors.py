@@ -108,6 +108,30 @@ class CrossOriginRequest(Refused):
         )
 
 
+class NotAuthenticated(Refused):
+    """A request without a user, for what only some may do."""
+
+    @property
+    def detail(self) -> str:
+        return "This needs a user. Sign in, and send the request with your token."
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(eq=False)
+class Forbidden(Refused):
+    """A user who may not do this."""
+
+    action: str
+    stream: str  # empty where it is about none
+
+    @property
+    def detail(self) -> str:
+        on = f"to {self.action} the stream {self.stream!r}" if self.stream else "for this"
+        return f"You have no permission {on}. Ask the operator of this server for it."
+
+
 @dataclass(eq=False)
 class StreamNotFound(Refused):
     stream: str

@@ -122,6 +122,7 @@ ELSEWHERE = {
     "bucket-not-found", "bucket-exists", "bucket-not-empty",
     "offset-beyond-tail", "snapshot-not-found", "snapshot-in-use", "snapshot-mismatch",
     "snapshot-too-large", "misdirected-request", "cross-origin-request",
+    "not-authenticated", "forbidden",
     "fork-too-deep", "stream-set-aside", "answer-timeout", "too-many-messages",
 }  # fmt: skip
 ROWS = {row.name: row for row in PROBLEMS.values()}

@@ -79,7 +79,10 @@ def test_a_file_configures_each_pipeline_and_spark(
         ("[stream-to-postgres]\nserver = '\udcff'", "is not UTF-8 at byte 31"),
         ("[stream-to-postgres]\nmessages_per_batch = -1", "messages_per_batch must be 0 or more"),
         ("stream-to-postgres = 3", "must be a table"),
-        ("[stream_to_postgres]", r"\[stream_to_postgres\] is not a pipeline; tables are apply-changes, "),
+        (
+            "[stream_to_postgres]",
+            r"\[stream_to_postgres\] is not a pipeline; tables are apply-changes, ",
+        ),
         ("spark = 3", "spark must be a table"),
         ("[spark]\nexecutor.memory = '1g'", r"executor: Spark's own keys begin with spark\."),
         ("[spark]\nspark.jars = ['a']", r"spark\.jars must be a text"),

@@ -21,6 +21,7 @@ import logging
 import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from inspect import isawaitable
 from typing import Any
 from urllib.parse import quote
 
@@ -41,9 +42,12 @@ from headrace.http.app_factory import Assembly, assemble
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.http.forwarded import HOST
 from headrace.http.lifespan import Lifespan, grace_secs
+from headrace.http.permissions import Action, Can, Guard, guard_of
 from headrace.protocol import responses
 from headrace.protocol.headers import Headers
 from headrace.protocol.responses import WITHOUT_BODY, Response
+
+__all__ = ["Action", "Headrace", "Scope", "create_app"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -51,10 +55,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 OnFailure = Callable[[BaseException], object]
+User = Callable[[Scope], Any]
 
 QUEUE_BYTES_MAX = 32 * 1024  # what a slow live reader may have waiting here
 
 logger = logging.getLogger(__name__)
+
+
+def user_of_scope(scope: Scope) -> Any:
+    """What a middleware of Starlette's found; None for a user who is not signed in."""
+    user = scope.get("user")
+    return user if getattr(user, "is_authenticated", True) else None
 
 
 def end_process(_: BaseException) -> None:
@@ -62,20 +73,37 @@ def end_process(_: BaseException) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def create_app(config: Config | None = None, *, on_failure: OnFailure = end_process) -> Headrace:
+def create_app(
+    config: Config | None = None,
+    *,
+    can: Can | None = None,
+    user: User = user_of_scope,
+    on_failure: OnFailure = end_process,
+) -> Headrace:
     """An application from `config`, or from the layers `headrace serve` reads.
 
-    `on_failure` is called once with the reason after the application has stopped on a failure.
+    With `can`, each request is allowed by `can(user, action, stream)` or refused; `user(scope)`,
+    which may be awaited, says whose it is: by default what Starlette's AuthenticationMiddleware
+    found. `on_failure` is called once with the reason after the application has stopped on a
+    failure.
     """
-    return Headrace(config or configuration.load().config, on_failure)
+    return Headrace(config or configuration.load().config, on_failure, can, user)
 
 
 class Headrace:
     """The ASGI application."""
 
-    def __init__(self, config: Config, on_failure: OnFailure = end_process) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_failure: OnFailure = end_process,
+        can: Can | None = None,
+        user: User = user_of_scope,
+    ) -> None:
         self._config = config
         self._on_failure = on_failure
+        self._can = can
+        self._user = user
         self._clock = SystemClock()
         self._assembly: Assembly | None = None
         self._access = Access()
@@ -161,6 +189,7 @@ class Headrace:
         try:
             self._check_access(scope, headers)
             self._check_length(headers)
+            guard = await self._guard(scope)
             body = await self._read_body(receive)
         except HeadraceError as refusal:
             await sender.respond(responses.problem(refusal))
@@ -168,6 +197,7 @@ class Headrace:
         if body is None:
             return
         request = self._request(scope, headers, body)
+        request.guard = guard
         exchange = AsgiExchange(
             self._config.http.answer_timeout_secs, self._config.server.long_poll_timeout_secs
         )
@@ -198,6 +228,14 @@ class Headrace:
             _client(scope),
             self._clock.monotonic(),
         )
+
+    async def _guard(self, scope: Scope) -> Guard | None:
+        if self._can is None:
+            return None
+        user = self._user(scope)
+        if isawaitable(user):
+            user = await user
+        return guard_of(self._can, user)
 
     def _check_access(self, scope: Scope, headers: Headers) -> None:
         """Only hosts that are listed: the ASGI host decides where it listens."""

@@ -15,6 +15,7 @@ from headrace.errors import (
     StreamNotFound,
 )
 from headrace.http.exchange import Exchange, Request
+from headrace.http.permissions import BY_METHOD, Action
 from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.streams import StreamRoutes
 from headrace.http.url_schemes import BucketUrls
@@ -71,19 +72,29 @@ class BucketRoutes:
 
     def _dispatch(self, request: Request, exchange: Exchange, below: bytes) -> None:
         path = below.partition(b"?")[0]
+        guard = request.guard
         bucket_id, *rest = map(buckets.decode_segment, path.split(b"/"))
         if not bucket_id or (bucket_id in self._own and self.root == b"/"):
             raise _not_served(request)
         match rest:
             case []:
+                if guard is not None:
+                    action = BY_METHOD.get(request.method, Action.ADMIN)
+                    guard(action, buckets.bucket_name(bucket_id))
                 _call(self._bucket, request, exchange, bucket_id)
             case [buckets.LISTING]:
+                if guard is not None:
+                    guard(Action.READ, buckets.bucket_name(bucket_id))
                 _call(self._listing, request, exchange, bucket_id)
             case [_]:
                 self._streams.handle(request, exchange, below)
             case [stream_id, *resource]:
                 buckets.check_bucket_id(bucket_id)
                 buckets.check_stream_id(bucket_id, stream_id)
+                if guard is not None:
+                    is_read = request.method in (b"GET", b"HEAD")
+                    action = Action.READ if is_read else Action.SNAPSHOT
+                    guard(action, buckets.stream_name(bucket_id, stream_id))
                 try:
                     self._below_stream(request, exchange, path, resource)
                 except (StreamNotFound, StreamDeleted) as refusal:

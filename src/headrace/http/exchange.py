@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from headrace.http.permissions import Guard
 from headrace.protocol.headers import Headers
 from headrace.protocol.requests import Append
 from headrace.protocol.responses import Response
@@ -39,6 +40,7 @@ class Request:
     __slots__ = (
         "body",
         "client",
+        "guard",
         "headers",
         "http_11",
         "keep_alive",
@@ -70,6 +72,7 @@ class Request:
         self.keep_alive = True
         self.reserved_bytes = 0
         self.operation = "other"
+        self.guard: Guard | None = None
         self.parsed_head = parsed_head
 
 

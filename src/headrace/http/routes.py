@@ -18,6 +18,7 @@ from headrace.http.exchange import Exchange, Request
 from headrace.http.forwarded import ForwardedOrigins
 from headrace.http.health import Health
 from headrace.http.metrics import Metrics
+from headrace.http.permissions import Action
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.stream_metadata import StreamMetadata
 from headrace.http.streams import StreamRoutes
@@ -116,6 +117,8 @@ class Application:
         if handler is None:
             self._handle_mounted(request, exchange)
         elif request.method in (b"GET", b"HEAD"):
+            if request.guard is not None and handler == self.metrics.scrape:
+                request.guard(Action.ADMIN, "")
             handler(request, exchange)
         else:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")

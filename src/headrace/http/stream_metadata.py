@@ -24,6 +24,7 @@ from headrace.errors import (
     StreamSetAside,
 )
 from headrace.http.exchange import Exchange, Request
+from headrace.http.permissions import Action, permit_all
 from headrace.protocol import buckets, names, responses
 from headrace.protocol.offsets import Position, parse_token
 from headrace.protocol.producers import ProducerState, written_between
@@ -57,17 +58,28 @@ class StreamMetadata:
         if request.method not in (b"GET", b"HEAD"):
             raise MethodNotAllowed(METHODS)
         path, _, query = request.target[len(self._root) :].partition(b"?")
+        permit = request.guard or permit_all
         match path.split(b"/"):
             case [b"streams"]:
-                exchange.respond(responses.json_document(responses.OK, self._many(_names(query))))
+                wanted = _names(query)
+                for name in wanted:
+                    permit(Action.ADMIN, name)
+                exchange.respond(responses.json_document(responses.OK, self._many(wanted)))
             case [b"streams", *rest]:
-                self._answer(names.decode_name(_utf8(b"/".join(rest))), query, exchange)
+                name = names.decode_name(_utf8(b"/".join(rest)))
+                permit(Action.ADMIN, name)
+                self._answer(name, query, exchange)
             case [b"buckets"]:
+                permit(Action.ADMIN, "")
                 exchange.respond(responses.json_document(responses.OK, self._buckets()))
             case [b"set-aside"]:
+                permit(Action.ADMIN, "")
                 exchange.respond(responses.json_document(responses.OK, self._set_aside()))
             case [b"buckets", bucket, stream]:
-                self._answer(self._bucketed(bucket, stream), query, exchange)
+                name = _bucketed(bucket, stream)
+                permit(Action.ADMIN, name)
+                self._engine.buckets.find(buckets.ids_of(name)[0])
+                self._answer(name, query, exchange)
             case _:
                 raise RouteNotFound(_utf8(request.target.partition(b"?")[0]))
 
@@ -82,13 +94,6 @@ class StreamMetadata:
             )
             return
         exchange.respond(responses.json_document(responses.OK, document))
-
-    def _bucketed(self, bucket: bytes, stream: bytes) -> str:
-        bucket_id, stream_id = buckets.decode_segment(bucket), buckets.decode_segment(stream)
-        buckets.check_bucket_id(bucket_id)
-        buckets.check_stream_id(bucket_id, stream_id)
-        self._engine.buckets.find(bucket_id)
-        return buckets.stream_name(bucket_id, stream_id)
 
     def _buckets(self) -> Document:
         found = self._engine.buckets.counts(BUCKETS_MAX)
@@ -217,6 +222,13 @@ class ForkIndex:
                 kept.state.name: kept.state.id for kept in self.of(stream.source)
             }
         ids[stream.state.name] = stream.state.id
+
+
+def _bucketed(bucket: bytes, stream: bytes) -> str:
+    bucket_id, stream_id = buckets.decode_segment(bucket), buckets.decode_segment(stream)
+    buckets.check_bucket_id(bucket_id)
+    buckets.check_stream_id(bucket_id, stream_id)
+    return buckets.stream_name(bucket_id, stream_id)
 
 
 def _names(query: bytes) -> list[str]:

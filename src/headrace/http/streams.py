@@ -18,6 +18,7 @@ from headrace.errors import (
 from headrace.http.exchange import Exchange, Request
 from headrace.http.large_json import LargeJson, is_large
 from headrace.http.live import LiveReads, long_poll_answer
+from headrace.http.permissions import BY_METHOD, Action
 from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
 from headrace.http.url_schemes import UrlScheme
 from headrace.protocol import caching, responses
@@ -67,6 +68,8 @@ class StreamRoutes:
         if handler is None:
             raise MethodNotAllowed(METHODS)
         path, _, query = target.partition(b"?")
+        if request.guard is not None:
+            request.guard(BY_METHOD[request.method], self._name(path))
         try:
             handler(request, exchange, path, query)
         except (StreamNotFound, StreamDeleted) as refusal:
@@ -108,6 +111,8 @@ class StreamRoutes:
         request.operation = "create"
         name = self._urls.checked_name(path)
         asked = parse_create(request.headers, request.body, self._urls.source_of(request, name))
+        if request.guard is not None and asked.fork is not None:
+            request.guard(Action.READ, asked.fork.source)
         command = self._defaults.fill(name, asked)
         location = self._urls.url(request, name)
 

@@ -18,6 +18,7 @@ from headrace.errors import InvalidName, InvalidRequest
 from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
 from headrace.http.forwarded import ForwardedOrigins
+from headrace.http.permissions import Action
 from headrace.protocol import names, responses
 from headrace.protocol.listing import parse_listing
 from headrace.protocol.responses import PROBLEM_TYPE_PREFIX, Response, line
@@ -98,8 +99,11 @@ class SubscriptionRoutes:
 
     def _dispatch(self, request: Request) -> Response | Steps:
         path = request.target.partition(b"?")[0]
+        segments = path.removeprefix(self._root).split(b"/")
+        if request.guard is not None and not _has_own_token(segments):
+            request.guard(Action.ADMIN, "")
         # Split first, decode after: an id may hold an encoded slash only to be refused for it.
-        match path.removeprefix(self._root).split(b"/"):
+        match segments:
             case [b"jwks.json"]:
                 return _call(self._jwks, request, "")
             case [b"subscriptions"]:
@@ -169,6 +173,14 @@ class SubscriptionRoutes:
         token = _bearer_token(request)
         self._manager.release(id, token, requests.parse_answer(_parse_body(request)))
         return responses.deleted()
+
+
+def _has_own_token(segments: list[bytes]) -> bool:
+    """Whether the resource is public, or checks a token that came with a wake."""
+    match segments:
+        case [b"jwks.json"] | [b"subscriptions", _, b"callback" | b"ack" | b"release"]:
+            return True
+    return False
 
 
 def _call(methods: Methods, request: Request, id: str) -> Response | Steps:

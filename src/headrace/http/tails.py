@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
 from headrace.http.live import LiveReads
+from headrace.http.permissions import Action, Guard
 from headrace.protocol import responses
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Live, parse_query
@@ -59,6 +60,8 @@ class TailRoutes:
         request.operation = "tails"
         if request.method != b"POST":
             raise MethodNotAllowed("POST, OPTIONS")
+        if request.guard is not None:
+            name_of = _guarded(name_of, request.guard)
         live = parse_query(query.decode("latin-1")).get("live")
         if live not in (None, Live.LONG_POLL):
             raise InvalidRequest("The tails of many streams are read at once or by long-poll.")
@@ -158,6 +161,15 @@ class TailRoutes:
                 put({**described, "until_offset": found.token()})
 
         seek(self._engine, stream, start, query.messages_max, query.bytes_max, sought)
+
+
+def _guarded(name_of: Callable[[str], str], guard: Guard) -> Callable[[str], str]:
+    def readable_name(asked: str) -> str:
+        name = name_of(asked)
+        guard(Action.READ, name)
+        return name
+
+    return readable_name
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -82,6 +82,8 @@ PROBLEMS: Final[dict[type[HeadraceError], Problem]] = {
     errors.MalformedHttp: Problem(400, "malformed-http", "Malformed HTTP"),
     errors.MisdirectedRequest: Problem(421, "misdirected-request", "Misdirected request"),
     errors.CrossOriginRequest: Problem(403, "cross-origin-request", "Cross-origin request"),
+    errors.NotAuthenticated: Problem(401, "not-authenticated", "Not authenticated"),
+    errors.Forbidden: Problem(403, "forbidden", "Forbidden"),
     errors.StreamNotFound: Problem(404, "stream-not-found", "Stream not found"),
     errors.BucketNotFound: Problem(404, "bucket-not-found", "Bucket not found"),
     errors.BucketExists: Problem(409, "bucket-exists", "Bucket exists"),
@@ -365,6 +367,8 @@ def _error_headers(error: HeadraceError) -> bytes:
             return line("Producer-Expected-Seq", str(expected)) + line(
                 "Producer-Received-Seq", str(received)
             )
+        case errors.NotAuthenticated():
+            return line("WWW-Authenticate", "Bearer")
         case errors.MethodNotAllowed(allow=allow):
             return line("Allow", allow)
         case errors.Unavailable():
