@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from headrace.limits import Limits
 from headrace.protocol.expiry import FOREVER, Lifetime
+from headrace.protocol.offsets import Position
 from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
+from headrace.protocol.trims import Trim
 from headrace.subscriptions.manager import SubscriptionManager
 from headrace.subscriptions.model import Ack, Answer, SubscriptionKind
 from headrace.subscriptions.requests import parse_config
@@ -106,6 +108,20 @@ def do_publish(machine: Machine, name: str) -> None:
     machine.publish(name, offset, random_body(random))
 
 
+def do_trim(machine: Machine, name: str) -> None:
+    """To the tail, visible or not, to a place that need not be a boundary, or by number."""
+    stream = machine.engine.streams.get(name)
+    if stream is None:
+        return
+    random, state = machine.random, stream.state
+    if random.random() < 0.3:
+        machine.trim(name, Trim(name, keep_messages=random.randrange(1, 8)))
+        return
+    somewhere = random.randrange(state.tail.messages + 1), random.randrange(state.tail.bytes + 1)
+    offset = random.choice((state.tail, stream.visible, state.trim_offset, Position(*somewhere)))
+    machine.trim(name, Trim(name, offset))
+
+
 def do_bucket(machine: Machine, name: str) -> None:
     if machine.random.random() < 0.6:
         machine.create_bucket(BUCKET)
@@ -199,6 +215,7 @@ TROUBLED_ACTIONS: Sequence[tuple[int, Action]] = [(6, do_chain), (6, do_deepen)]
 ACTIONS: Sequence[tuple[int, Action]] = [
     *STREAM_ACTIONS,
     (8, do_publish),
+    (6, do_trim),
     (4, lambda machine, name: machine.read_snapshot(name)),
     (3, do_bucket),
     (6, do_control),

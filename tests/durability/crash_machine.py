@@ -33,6 +33,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.requests import Append, Create
 from headrace.protocol.snapshots import Publish
 from headrace.protocol.stream import Appended, Snapshot, StreamState
+from headrace.protocol.trims import Trim
 from headrace.storage import ballast
 from headrace.storage.base import (
     Change,
@@ -132,8 +133,8 @@ class Witness:
     by_removal: dict[int, int] = field(default_factory=dict)
 
     def note(self, state: StreamState, change: Change) -> None:
-        inherited = state.snapshot
-        self.changes.append(lambda model: model.apply(state, change, inherited))
+        inherited, trimmed = state.snapshot, state.trim_offset
+        self.changes.append(lambda model: model.apply(state, change, inherited, trimmed))
         number = len(self.changes)
         if isinstance(change, Published):
             self.by_blob[change.snapshot.blob_id] = number
@@ -319,6 +320,12 @@ class Machine:
     def publish(self, name: str, offset: Position, body: bytes) -> None:
         def act(reply: Callable[[Any], None]) -> None:
             self.engine.snapshots.publish(self.engine.find(name), Publish(offset, body), reply)
+
+        self.ask(name, act)
+
+    def trim(self, name: str, command: Trim) -> None:
+        def act(reply: Callable[[Any], None]) -> None:
+            self.engine.trims.trim(self.engine.find(name), command, reply)
 
         self.ask(name, act)
 

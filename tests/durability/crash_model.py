@@ -89,13 +89,19 @@ class Model:
         kept = {**self.documents, **documents}
         self.documents = {name: value for name, value in kept.items() if value is not None}
 
-    def apply(self, state: StreamState, change: Change, inherited: Snapshot | None) -> None:
-        """`inherited` is the snapshot that a new fork has of its source."""
+    def apply(
+        self, state: StreamState, change: Change, inherited: Snapshot | None, trimmed: Position
+    ) -> None:
+        """`inherited` is the snapshot that a new fork has of its source, `trimmed` where it begins.
+
+        Not `state`'s, which has gone on since.
+        """
         if isinstance(change, Created):
             fork = state.config.fork
             base = fork.point if fork else START
             source_id = fork.source_id if fork else None
             self.streams[state.id] = Stream(record_of(state), base, source_id, base)
+            self.streams[state.id].trim_offset = trimmed
             if inherited is not None:
                 self.streams[state.id].publish(inherited)
             change = change.initial

@@ -177,6 +177,17 @@ def use_inspection(call: Caller) -> None:
     names = {"streams": ["fork", {"stream": "none", "from": "-1"}]}
     call("readTails", 200, f"{added}/tails", json=names)
     call("readTails", 400, f"{added}/tails", content="x")
+    call("trimStream", 200, f"{added}/trim", json={"stream": "fork", "keep_messages": 100})
+    call("trimStream", 400, f"{added}/trim", json={"stream": "fork"})
+    call("trimStream", 404, f"{added}/trim", json={"stream": "none", "before": "now"})
+    call(
+        "trimStream",
+        409,
+        f"{added}/trim",
+        json={"stream": "fork", "before": "9" * 16 + "_" + "9" * 16},
+    )
+    call("trimStream", 410, f"{added}/trim", json={"stream": "a", "before": "now"})
+    call("trimStream", 413, f"{added}/trim", content=b" " * 2**20)
     call("describeStreams", 200, f"{added}/streams?name=fork&name=none")
     call("describeStreams", 400, f"{added}/streams")
     call("listBuckets", 200, f"{added}/buckets")

@@ -98,7 +98,8 @@ def test_an_operation_is_public_or_refused_to_whom_nothing_is_allowed(id: str) -
     async def user(scope: Scope) -> str:
         return "somebody"
 
-    body = b'{"streams": ["a"]}' if filled.endswith("/tails") else b""
+    bodies = {"tails": b'{"streams": ["a"]}', "trim": b'{"stream": "a", "before": "now"}'}
+    body = bodies.get(filled.rpartition("/")[2], b"")
     query = "?name=a" if filled.endswith("__ds/streams") else ""
     found = asyncio.run(
         answers(lambda http: http.request(method, filled + query, content=body), can, user)

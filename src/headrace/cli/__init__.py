@@ -13,7 +13,8 @@ from headrace.cli.before_verb import before_verb
 from headrace.cli.version import version_line
 
 _STREAMS = (
-    "create append read tail head close delete fork copy ls bootstrap bucket snapshot subscribe"
+    "create append read tail head close delete trim fork copy ls bootstrap bucket snapshot "
+    "subscribe"
 )
 _SERVER = "profile serve config verify export import token shapes bench stack pipeline"
 _PANELS = dict.fromkeys(_STREAMS.split(), "Streams") | dict.fromkeys(_SERVER.split(), "Server")

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import orjson
+
 from headrace.client.effects import Answer, Ask, Request, Steps, Wait
-from headrace.client.errors import ConnectFailed, failure
+from headrace.client.errors import BadAnswer, ConnectFailed, failure
 from headrace.client.settings import RETRY_AFTER_SECS_MAX, Fields, Retry, Settings
 from headrace.errors import HeadraceError, Indeterminate, StreamNotFound, Unavailable
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
@@ -256,6 +258,22 @@ def append(
         answer.flag("stream-closed"),
         answer.number("producer-seq"),
     )
+
+
+def trim(target: Target, stream: str, before: str | None, keep_messages: int | None) -> Steps[str]:
+    """Where the stream begins now; `target` is the resource that trims streams."""
+    asked = {"before": before} if keep_messages is None else {"keep_messages": keep_messages}
+    request = target.request(
+        "POST",
+        body=orjson.dumps({"stream": stream, **asked}),
+        headers={"Content-Type": "application/json"},
+    )
+    answer = yield from ask(target, request, (OK,))
+    try:
+        earliest = orjson.loads(answer.body)["earliest_offset"]
+    except (ValueError, KeyError, TypeError):
+        raise BadAnswer(target.url, "it does not say where the stream begins") from None
+    return str(earliest)
 
 
 def delete(target: Target) -> Steps[bool]:

@@ -12,7 +12,7 @@ from headrace.client.encoding import encode_data, encode_json
 from headrace.client.requests import Appended, Created, ProducerStamp, StreamInfo, Target
 from headrace.client.settings import Fields
 from headrace.client.stream_reading import Live, Reading
-from headrace.client.urls import locate, tails_place
+from headrace.client.urls import control_place, locate
 from headrace.errors import InvalidRequest
 from headrace.protocol.headers import is_json
 
@@ -104,8 +104,14 @@ class StreamOps:
         return info
 
     def offset_of_last(self, count: int) -> Steps[str]:
-        url, name = tails_place(self.target.settings, self.target.url)
+        url, name = control_place(self.target.settings, self.target.url, "tails")
         return range_reads.offset_of_last(replace(self.target, url=url), name, count)
+
+    def trim(self, before: str | None, keep_messages: int | None) -> Steps[str]:
+        if (before is None) == (keep_messages is None):
+            raise TypeError("trim takes one of before and keep_messages")
+        url, name = control_place(self.target.settings, self.target.url, "trim")
+        return requests.trim(replace(self.target, url=url), name, before, keep_messages)
 
     def learn_type(self) -> Steps[str]:
         """The content type, asked for once."""

@@ -153,6 +153,14 @@ class Stream:
         """The offset to read the last `count` messages from; asks a Headrace server only."""
         return self._run(self._handle.offset_of_last(count))
 
+    def trim(self, *, before: str | None = None, keep_messages: int | None = None) -> str:
+        """Delete the messages before an offset (`now`: all), or all but the last few.
+
+        Returns where the stream begins now. Readers before that get OffsetTrimmed; a fork keeps
+        what it shares. Asks a Headrace server only.
+        """
+        return self._run(self._handle.trim(before, keep_messages))
+
     def append(self, data: bytes | str, **options: Unpack[AppendOptions]) -> Appended:
         """Append `data` as it is. On a JSON stream it is JSON text, and an array is its elements.
 

@@ -32,8 +32,8 @@ def control_url(settings: Settings, *segments: str) -> str:
     return "/".join((root, *(quote(segment, safe="") for segment in segments)))
 
 
-def tails_place(settings: Settings, url: str) -> tuple[str, str]:
-    """Where the tail of the stream at `url` is asked for, and the stream's name there."""
+def control_place(settings: Settings, url: str, resource: str) -> tuple[str, str]:
+    """Where `resource` of the stream's server is, and what the stream at `url` is called there."""
     base = urlsplit(settings.url)
     parts = urlsplit(url)
     mount = base.path.rstrip("/")
@@ -41,7 +41,7 @@ def tails_place(settings: Settings, url: str) -> tuple[str, str]:
     path = parts.path.removeprefix(mount)
     name = unquote(path.removeprefix(f"{settings.stream_root}/"))
     origin = f"{parts.scheme}://{parts.netloc}{mount}"
-    return f"{origin}{settings.stream_root}/{CONTROL_PREFIX}/tails", name
+    return f"{origin}{settings.stream_root}/{CONTROL_PREFIX}/{resource}", name
 
 
 def _encoded(name: str) -> str:

@@ -29,6 +29,7 @@ from headrace.engine.set_aside import SetAside
 from headrace.engine.snapshots import Snapshots
 from headrace.engine.stored_bytes import StoredBytes
 from headrace.engine.stream_runtime import Stream, TailListener
+from headrace.engine.trims import Trims
 from headrace.engine.ttl_renewals import Renewals
 from headrace.errors import (
     CommitDelayed,
@@ -125,6 +126,7 @@ class Engine:
         self.buckets = Buckets(self)
         self.reclaimer = Reclaimer(self.streams, self.stored, storage)
         self.snapshots = Snapshots(self)
+        self.trims = Trims(self.reads, storage)
         # Names whose last stream is gone, until that is durable.
         self.pending_removals: dict[str, Stream] = {}
         self._on_create: list[Callable[[Stream], None]] = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.engine.stream_runtime import Stream
+from headrace.errors import HeadraceError
 from headrace.limits import Limits
 from headrace.protocol.json_mode import wire_bytes
 from headrace.protocol.offsets import Position
 from headrace.protocol.stream import Appended, apply_append
-from headrace.storage.base import Storage, Trimmed, committing, ignore
+from headrace.storage.base import Change, Storage, Trimmed, committing, ignore
 
 
 def announce(
@@ -26,8 +27,14 @@ def announce(
         storage.commit(stream.log, change, (stream, change, ignore))
 
 
-def trim(stream: Stream, trim_offset: Position, storage: Storage) -> None:
+def trim(
+    stream: Stream,
+    trim_offset: Position,
+    storage: Storage,
+    reply: Callable[[Change | HeadraceError], None] = ignore,
+) -> None:
     """Give up what came before `trim_offset`."""
     change = Trimmed(stream.state, trim_offset)
-    stream.state.trim_offset = trim_offset
-    storage.commit(stream.log, change, (stream, change, ignore))
+    with committing(storage):
+        stream.state.trim_offset = trim_offset
+        storage.commit(stream.log, change, (stream, change, reply))

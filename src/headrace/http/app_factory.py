@@ -31,6 +31,7 @@ from headrace.http.streamed_bodies import StreamedBodies
 from headrace.http.streams import StreamRoutes
 from headrace.http.subscription_routes import SubscriptionRoutes
 from headrace.http.tails import TailRoutes
+from headrace.http.trims import TrimRoutes
 from headrace.http.url_schemes import BaseUrls, BucketUrls
 from headrace.http.watchdog import StallLog, Watchdog
 from headrace.limits import Limits
@@ -161,6 +162,7 @@ def _assemble(
             large,
         ),
         tails=TailRoutes(engine, live, slices),
+        trims=TrimRoutes(engine),
         control=SubscriptionRoutes(subscriptions, origins, config.server.stream_root, Slices(loop)),
         stream_metadata=StreamMetadata(engine, config.server.stream_root),
         cors=CorsPolicy(config.http.cors_origins),

@@ -24,6 +24,7 @@ from headrace.http.stream_metadata import StreamMetadata
 from headrace.http.streams import StreamRoutes
 from headrace.http.subscription_routes import SubscriptionRoutes
 from headrace.http.tails import TailRoutes
+from headrace.http.trims import TrimRoutes
 from headrace.protocol import responses
 from headrace.protocol.names import CONTROL_PREFIX
 from headrace.protocol.tails import engine_name
@@ -41,6 +42,7 @@ class Application:
         buckets: BucketRoutes,
         control: SubscriptionRoutes,
         tails: TailRoutes,
+        trims: TrimRoutes,
         stream_metadata: StreamMetadata,
         cors: CorsPolicy,
         origins: ForwardedOrigins,
@@ -61,6 +63,7 @@ class Application:
         self._streams = streams
         self._control = control
         self._tail_routes = tails
+        self._trim_routes = trims
         self._stream_metadata = stream_metadata
         self._origins = origins
         self._limiter = limiter
@@ -74,6 +77,7 @@ class Application:
         )
         self._control_root = self._root + _CONTROL
         self._tails = self._control_root + b"/tails"
+        self._trim = self._control_root + b"/trim"
         self._fixed: dict[bytes, Handler] = {
             b"/healthz": health.healthz,
             b"/readyz": health.readyz,
@@ -105,6 +109,8 @@ class Application:
         path, _, query = request.target.partition(b"?")
         if path == self._tails:
             self._tail_routes.handle(request, exchange, query, engine_name)
+        elif path == self._trim:
+            self._trim_routes.handle(request, exchange, engine_name)
         elif self._stream_metadata.owns(path):
             self._stream_metadata.handle(request, exchange)
         else:

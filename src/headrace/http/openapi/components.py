@@ -222,6 +222,21 @@ SCHEMAS: Final[dict[str, Schema]] = {
             },
         ]
     },
+    "Trim": {
+        "description": "One of `before`, an offset or `now`, and `keep_messages`.",
+        **_object("stream", stream=_STRING),
+        "properties": {
+            "stream": _STRING,
+            "before": _STRING,
+            "keep_messages": {"type": "integer", "minimum": 1},
+        },
+    },
+    "Trimmed": _object(
+        "stream earliest_offset next_offset",
+        stream=_STRING,
+        earliest_offset=_OFFSET,
+        next_offset=_OFFSET,
+    ),
     "Tails": _object("streams", streams=_list(ref("Tail"))),
     "Tail": _object(
         "stream",

@@ -299,6 +299,20 @@ _INSPECTION: Final = (
             }
         ),
     ),
+    Operation(
+        "post",
+        f"{_ADDED}/trim",
+        "trimStream",
+        "Delete the beginning of a stream",
+        "inspection",
+        {200: Answer("Where the stream begins and ends.", (), json_of("Trimmed"))},
+        (
+            *("invalid-request", "invalid-name", "invalid-offset", "stream-not-found"),
+            *("stream-deleted", "offset-beyond-tail", "snapshot-in-use", "body-too-large"),
+        ),
+        (),
+        body_of({"application/json": {"schema": ref("Trim")}}),
+    ),
     *with_head(
         document_of(
             f"{_ADDED}/streams",

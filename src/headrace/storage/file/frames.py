@@ -76,6 +76,7 @@ class CreateFrame(msgspec.Struct, array_like=True, tag=2):
     stream: StreamRecord
     initial: AppendFrame
     snapshot: SnapshotRecord | None = None  # what a fork inherits
+    trim_offset: tuple[int, int] = (0, 0)  # that of its source, too
 
 
 class RemoveFrame(msgspec.Struct, array_like=True, tag=3):
@@ -142,7 +143,8 @@ def frame_of(state: StreamState, change: Change) -> Frame:
         return _append_frame(state, change)
     if isinstance(change, Created):
         initial = _append_frame(state, change.initial)
-        return CreateFrame(state.id, stream_record(state), initial, snapshot_record(state.snapshot))
+        inherited = snapshot_record(state.snapshot), state.trim_offset
+        return CreateFrame(state.id, stream_record(state), initial, *inherited)
     if isinstance(change, Trimmed):
         return TrimFrame(state.id, change.trim_offset)
     if isinstance(change, Published):

@@ -47,7 +47,9 @@ def created_state(frame: CreateFrame) -> StreamState:
     """A stream as it was when it was created, before its first content."""
     state = new_state(frame.stream_id, frame.stream)
     state.tail = Position(*frame.initial.start)  # START, or the point of a fork
-    # Of a fork: the snapshot its source had when it was created, whose blob they share.
+    # Of a fork: where its source began when it was created, and the snapshot that the source had,
+    # whose blob they share. Frames of earlier versions have the snapshot only, which says both.
+    state.trim_offset = Position(*frame.trim_offset)
     inherited = snapshot_of(frame.snapshot)
     if inherited is not None:
         apply_publish(state, inherited)
