@@ -16,7 +16,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class Ballast:
-    """`take` and `drop` do file calls: call them on a worker thread, not on the event loop."""
+    """`fill` and `release` do file calls: call them on a worker thread, not on the event loop."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

@@ -190,6 +190,9 @@ class Committer(Generic[W]):
         # What is added from here on belongs to the next batch; storage keeps by this number until
         # when bytes have to stay in memory.
         self.gathering += 1
+        # The loop cuts the batches, not the thread. What one callback of the loop adds belongs
+        # together (a stream and its line in the registry); a thread that took what had gathered by
+        # itself would part them.
         work, self._work = self._work, []
         waiting, self._waiting = self._waiting, []
         self._worker.submit(
@@ -298,6 +301,7 @@ class Committer(Generic[W]):
         """
         self._is_closed = True
         self._failure.cancel()
+        # Joins the thread: the batch that is on it is written first, and no other follows.
         self._worker.close()
         if self._work and not self.is_poisoned:
             try:

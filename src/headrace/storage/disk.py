@@ -199,6 +199,7 @@ class RealFile:
     def write(self, offset: int, *pieces: bytes) -> None:
         try:
             while pieces:
+                # The kernel may take less than it was given, at the last free blocks for one.
                 written = os.pwritev(self._fd, pieces[:_PIECES_MAX], offset)
                 offset += written
                 pieces = _unwritten(pieces, written)
@@ -222,6 +223,7 @@ class RealFile:
     def punch(self, offset: int, size: int) -> None:
         if _libc.fallocate(self._fd, _PUNCH_HOLE, offset, size) != 0:
             number = ctypes.get_errno()
+            # On a file system without holes the space stays taken; what is in it is not read again.
             if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
                 raise OSError(number, os.strerror(number), self._name)
 
@@ -354,6 +356,7 @@ class RealDisk:
         found = os.statvfs(self._root)
         if found.f_flag & os.ST_RDONLY:
             return StorageReadOnly()
+        # What is free for anyone: root, too, must not use up what the file system keeps back.
         free_bytes = found.f_bavail * found.f_frsize
         total_bytes = found.f_blocks * found.f_frsize
         reserve_bytes = min(RESERVE_BYTES_MAX, total_bytes // RESERVE_SHARE) + needed_bytes
@@ -372,10 +375,13 @@ class RealDisk:
     def lock(self) -> None:
         is_new = not self._root.exists()
         self.make_directory("")
+        # A directory whose own entry is lost takes everything in it along.
         if is_new:
             self.sync_directory("..")
         fd = self._open_lock()
         try:
+            # Held by the open file, so the kernel frees it however the process ends: no stale lock
+            # file has to be recognised.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)

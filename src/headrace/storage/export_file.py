@@ -52,6 +52,7 @@ def write_export(path: Path, summary: Summary, found: Iterable[Frame]) -> None:
     part = f"{path.name}.part"
     file = disk.open(part, create=True)
     try:
+        # An export that was interrupted may have left a longer file.
         file.truncate(0)
         _write(file, summary, found)
         file.sync()
@@ -153,5 +154,6 @@ class ExportReader:
                 break
             yield from batch_body.decode_frames(body)
             lsn = header.next_lsn
+        # What follows the end was not written by an export: two files in one, or the wrong one.
         if self._file.size() != self._position:
             raise self._damaged(self._position)

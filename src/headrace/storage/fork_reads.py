@@ -23,6 +23,7 @@ def clip(found: Range | None, end: Position) -> Range | None:
     """A range that ends at the branch at the latest, inside a message if need be."""
     if found is None or found.end.bytes <= end.bytes:
         return found
+    # A fork may begin within a message of its source, so its last message here is a part of one.
     surplus = found.end.bytes - end.bytes
     lengths = [*found.lengths[:-1], found.lengths[-1] - surplus]
     return Range(end, found.data[:-surplus], lengths)

@@ -46,6 +46,8 @@ class Scrub:
         self.damage_found = 0
 
     def tick(self) -> None:
+        # It may be negative: a part is read whole, and paid off by the seconds after it. What was
+        # not used is not saved up, or an idle hour would be followed by a burst.
         self._allowance = min(self._allowance + self._bytes_per_sec, self._bytes_per_sec)
         self._run_next()
 

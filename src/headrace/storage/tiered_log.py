@@ -86,6 +86,8 @@ class TieredLog(ABC):
             owner, end = self._owner(start, limit)
         if start.bytes >= owner.tail.base.bytes:
             return clip(owner.tail.read(start, end, bytes_max), end)
+        # Up to where memory begins now. A worker runs this later, when more may have left memory;
+        # what it was asked for is on the disk either way.
         cold_read = owner.cold_read(start, min(end, owner.tail.base), bytes_max)
         return lambda: clip(cold_read(), end)
 

@@ -127,6 +127,7 @@ def _stream_frames(stream: Recovered) -> Iterator[Frame]:
     """Created where its bytes begin, filled, and then made what it is in everything else."""
     state = stream.state
     position = _first(state)
+    # At its first byte, which need not be 0: what was trimmed is not exported, and offsets stay.
     nothing = Appended(position, position, b"", (), False, None, None)
     yield frame_of(state, Created(state, nothing))
     while position != state.tail:
@@ -139,6 +140,7 @@ def _stream_frames(stream: Recovered) -> Iterator[Frame]:
         change = Appended(position, found.end, found.data, lengths, False, None, None)
         yield frame_of(state, change)
         position = found.end
+    # Producers, closure and times come last and whole, so the appends above carry none of them.
     yield frame_of(state, Adopted(state))
 
 

@@ -102,6 +102,8 @@ class AcidLog(TieredLog):
 
     def _evict_durable(self) -> None:
         """Drop from memory what was there when a finished batch began: it is durable."""
+        # The mark is the batch that was gathering at some moment, and the tail of that moment. With
+        # that batch finished all before that tail is committed, and LMDB's readers find it.
         batch, end = self._mark
         committer = self.shard.committer
         if batch <= committer.finished:
@@ -196,6 +198,8 @@ class AcidStorage:
         ]
         self.blobs: Blobs = DiskBlobs(self._disk, sync=True)
         if not self._is_read_only:
+            # From here on a missing `data.mdb` is a loss (`_check_complete`). LMDB itself would
+            # make a new, empty one, and every stream of that shard would be gone without a word.
             self._disk.open(READY, create=True).close()
             self._disk.sync_directory("acid")
             self._disk.sync_directory("")
@@ -258,6 +262,7 @@ class AcidStorage:
 
     def recover(self) -> Iterable[Recovered]:
         found = [(one, shard) for shard in self._shards for one in shard.recover()]
+        # Ids grow, so a source comes before its forks.
         found.sort(key=lambda each: each[0].id)
         logs: dict[int, AcidLog] = {}
         for state, shard in found:
@@ -293,6 +298,7 @@ class AcidStorage:
 
     def new_log(self, state: StreamState, source: Log | None) -> AcidLog:
         if source is None:
+            # Only a new stream is placed by its name; `recover` takes each one from where it is.
             place = google_crc32c.value(state.name.encode()) % len(self._shards)
             return AcidLog(state, self._shards[place], None)
         assert isinstance(source, AcidLog), "a storage branches its own logs"

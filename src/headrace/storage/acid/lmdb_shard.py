@@ -1,4 +1,17 @@
-"""One shard of acid: an LMDB environment and the thread that writes to it."""
+"""One shard of acid: an LMDB environment and the thread that writes to it.
+
+A start goes through this order, each step before anything relies on it:
+
+    1. the file's size is compared with LMDB's count of pages, before LMDB maps it (lmdb_pages)
+    2. LMDB opens it and takes the newer of its two roots; a sync makes durable what a kill left
+       in the page cache
+    3. the count of transactions is compared with the file next to it (rollback_guard)
+    4. `recover` reads every stream's records, and gathers the deletes that were not finished
+
+`_write`, `_commit` and the fields they change (`_count`, `last_id`, `_backlog`) belong to the
+committer's thread once it runs. `read` and `check_part` run on any thread, in transactions of their
+own: LMDB lets them see the last commit and never makes them wait for the writer.
+"""
 
 from __future__ import annotations
 
@@ -118,6 +131,7 @@ class Shard:
         self._ballast = ballast
         self._is_read_only = read_only
         if DATA in disk.list(name):
+            # Before LMDB maps the file: a page behind its end would end the process with SIGBUS.
             check_file(disk, f"{name}/{DATA}")
         self._guard = RollbackGuard(disk, name)
         with translate_lmdb_errors(path):
@@ -211,13 +225,19 @@ class Shard:
             last_id = max(self.last_id, _last_id_in(batch))
             if last_id > self.last_id:
                 rollback_guard.put_last_id(transaction, commits, last_id)
+            # In the same transaction as what it counts, so that the two cannot disagree.
             rollback_guard.put(transaction, commits, self._count + 1)
+        # Here the transaction is durable, and what follows may rely on it. If it failed, none of
+        # these has changed, and the batch is written again as a whole.
         self._count += 1
         self.last_id = last_id
         self._backlog = backlog
         with suppress_transient():
+            # Not before the transaction: after a crash in between, a count that is ahead would read
+            # as a rollback, and a sound shard would not start.
             self._guard.write(self._count)
         if self._backlog:
+            # An empty batch carries the deletes on where no append does.
             self._loop.call_soon_threadsafe(self.committer.add, _GO_ON, None)
 
     def used_bytes(self) -> int:
@@ -252,6 +272,8 @@ class Shard:
                 stream = schema.checked_payload("streams", key, value)
                 try:
                     found: StreamState | Unrecovered = self._recover_one(transaction, key, stream)
+                # These are of the machine or of the whole environment. Set aside one by one, they
+                # would take every stream that follows.
                 except (MemoryError, OSError, lmdb.Error):
                     raise
                 except Exception as error:
@@ -264,6 +286,8 @@ class Shard:
             if self._backlog:
                 self.committer.add(_GO_ON, None)
             for name in schema.STATE_DATABASES:
+                # Each stream has one record in each. LMDB's own pages have no checksum: if a part
+                # of one tree is missing, it shows here.
                 if transaction.stat(self._databases[name])["entries"] != count:
                     raise StoredBytesDamaged(f"{self._path.name}/{name.decode()}", "its count")
 
@@ -305,6 +329,7 @@ class Shard:
         receipts = self._with_prefix(transaction, b"receipts", prefix)
         by_producer: dict[bytes, list[bytes]] = {}
         for key, payload in receipts:
+            # The last byte is the slot: what is before it is the producer's key.
             by_producer.setdefault(key[:-1], []).append(payload)
         for key, payload in self._with_prefix(transaction, b"producers", prefix):
             record = schema.decode_producer(payload)

@@ -65,6 +65,8 @@ class RollbackGuard:
 
     def check(self, count: int) -> None:
         """Raises StoredBytesDamaged if the environment once had more commits than it shows."""
+        # Only "more" is proof. A file that lags is what a crash between the commit and `write`
+        # leaves, and what a power cut leaves of writes that were never synced.
         recorded = self._read()
         if recorded > count:
             where = f"commit {recorded}: it shows the state after commit {count}"
@@ -74,12 +76,15 @@ class RollbackGuard:
         """0 where it says nothing: a new file, or one that is damaged itself."""
         value = self._file.read(0, self._file.size())
         try:
+            # A damaged count must not stop a start: it would refuse sound data for the sake of a
+            # file that holds none. The check is off until the next `write`.
             return _unpack(schema.checked_payload(FILE, _KEY, value)) if value else 0
         except (StoredBytesDamaged, struct.error):
             return 0
 
     def write(self, count: int) -> None:
         """Not synced: it may lag, and must not cost what a commit costs."""
+        # Twelve bytes in place. If they tear, the checksum fails, and the file says nothing.
         self._file.write(0, schema.with_checksum(_KEY, _COUNT.pack(count)))
 
     def sync(self) -> None:

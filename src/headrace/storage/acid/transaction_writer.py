@@ -73,6 +73,7 @@ class TransactionWriter:
                 self._put_documents(work)
                 continue
             state, change = work.state, work.change
+            # The last one wins: one put for each stream, however many appends a batch has of it.
             heads[state.id] = work.head
             if isinstance(change, Appended):
                 self._append(state, change)
@@ -86,6 +87,7 @@ class TransactionWriter:
             elif isinstance(change, Adopted):
                 self._adopt_producers(state)
             elif isinstance(change, Removed) and change.whole:
+                # What this very batch appended before the delete is in no database yet.
                 self._pieces.pop(state.id, None)
                 self._remove(state.id)
                 self._gone.add(state.id)
@@ -94,6 +96,7 @@ class TransactionWriter:
         for stream_id, head in heads.items():
             if stream_id not in self._gone:
                 self._put(b"heads", schema.stream_key(stream_id), encode_head(head))
+        # A bound on jobs as well: one that finds nothing to delete costs a look-up all the same.
         for _ in range(DELETES_PER_TRANSACTION_MAX):
             if not self._backlog or not self._run_job(self._backlog[0]):
                 break
@@ -122,6 +125,8 @@ class TransactionWriter:
         value = schema.encode_producer(producer.id, producer.epoch, producer.seq)
         self._put(b"producers", key, value)
         for seq, end in enumerate(receipts, producer.seq - len(receipts) + 1):
+            # A ring: a new receipt overwrites the one of RECEIPT_SLOTS appends before, so that none
+            # has to be found and deleted.
             slot = key + bytes((seq % RECEIPT_SLOTS,))
             self._put(b"receipts", slot, schema.encode_receipt(producer.epoch, seq, end))
 
@@ -138,6 +143,7 @@ class TransactionWriter:
             offset = 0
             position = piece.start
             for length in piece.lengths:
+                # A message is never cut, so a chunk is longer than this if its one message is.
                 if start is not None and len(data) + length > CHUNK_BYTES_MAX:
                     self._put_chunk(stream_id, start, lengths, bytes(data))
                     start, lengths, data = None, [], bytearray()

@@ -3,7 +3,7 @@
     python -m headrace.storage.acid.verify_shard DIRECTORY SHARD...
 
 Standard output gets one JSON value per line (`Line`), flushed at once: so the parent process
-process knows which shard it was reading when it died, and keeps what it found before.
+knows which shard the child was reading when it died, and keeps what it found before.
 """
 
 from __future__ import annotations

@@ -143,6 +143,7 @@ class Catalog:
     def _note(self, entry: AnyEntry, position: int, size: int) -> None:
         """Keep track of where each record is, and how much of the log still counts."""
         key = _key(entry)
+        # A key without a record yet subtracts 0.
         self._live_bytes -= self._places.pop(key, 0) & _SIZE_MASK
         if not _is_gone(entry):
             self._places[key] = position << _PLACE_SHIFT | size
@@ -160,6 +161,8 @@ class Catalog:
         name = self._log_name(self.current.log)
         file = self._disk.open(name) if self.current.log_bytes else None
         log = b""
+        # A checkpoint looks each stream up before it adds it, so every place that is asked for is
+        # in the log already: what `add` has taken is in memory only, until `commit`.
         if file is not None and count * _WHOLE_SHARE > len(self._places):
             log = self._read_log()
 
@@ -211,6 +214,8 @@ class Catalog:
         """Append and sync what was added; it counts once `current` says so."""
         last_id = max(last_id, self.current.last_id)
         log, log_bytes = self.current.log, self.current.log_bytes
+        # Taken even if the write fails: the checkpoint's next run begins with `discard`, and adds
+        # the same entries again.
         data = b"".join(self._added)
         self._added, self._added_bytes = [], 0
         file = self._disk.open(self._log_name(log), create=True)
@@ -220,7 +225,10 @@ class Catalog:
             file.close()
         if not log_bytes:  # the file is new: without its directory entry its bytes are lost
             self._disk.sync_directory(DIRECTORY)
+        # The commit: before this line a crash leaves the old state, after it the new one.
         self._replace_current(Current(FORMAT, log, log_bytes + len(data), applied_lsn, last_id))
+        # After the commit, and a shortage here does not fail it: a disk without room for a second
+        # log must still get its journal recycled.
         if self.is_stale:
             try:
                 self._compact(throttle)
@@ -239,6 +247,7 @@ class Catalog:
 
     def _write(self, file: DiskFile, offset: int, data: bytes) -> None:
         """In pieces: a sync of the journal has to wait for what the disk was given before it."""
+        # At least one turn: a log that `current` names has to exist, with or without records.
         for begin in range(0, max(len(data), 1), _SYNCED_BYTES):
             file.write(offset + begin, data[begin : begin + _SYNCED_BYTES])
             if self._sync:
@@ -255,9 +264,11 @@ class Catalog:
         number = old.log + 1
         file = self._disk.open(self._log_name(number), create=True)
         try:
+            # A compaction that a crash interrupted may have left a longer file under this number.
             file.truncate(0)
             self._write(file, 0, data)
         except OSError:
+            # Half a log holds room that the disk does not have.
             with suppress(OSError):
                 self._disk.remove(self._log_name(number))
             raise

@@ -99,6 +99,8 @@ class Checkpointer:
         last_id = max(last_id, index.last_id)
         with self._catalog.lookup(len(index)) as look_up:
             rewrite = self._owners_in_sparse_packs(look_up)
+            # They get their turn even if the journal has nothing new for them: a pack empties only
+            # once every stream with a live part in it is rewritten.
             for stream_id in rewrite:
                 index.include(stream_id)
             for stream_id in self._throttle.each(index.streams()):
@@ -262,6 +264,8 @@ class _StreamFlusher:
             reader.close()
         if reclaimable.blocks == sizes.first_block:
             return sizes
+        # Punched out after the commit: until then a crash brings back the record that counts these
+        # blocks.
         self.reclaimable.append((entry.id, reclaimable))
         return sizes._replace(first_block=reclaimable.blocks)
 
@@ -269,6 +273,8 @@ class _StreamFlusher:
         """Return when all that was written is durable, directory entries of new files included."""
         self._allocator.finish()
         if self._sync and self._folders:
+            # A new file is found again only if its folder's entry is durable, and a new folder only
+            # if its entry in `streams` is.
             if self._each:
                 for folder in self._folders:
                     self._disk.sync_directory(folder)

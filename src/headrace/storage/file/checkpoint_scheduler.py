@@ -219,6 +219,8 @@ class CheckpointScheduler:
             self._postpone(error)
             return
         if error is not None:
+            # A failed sync, or a defect. The journal has everything, but nothing would leave it any
+            # more: stop, and let the next start replay it.
             self._committer.fail(error)
             return
         self.is_out_of_space, self._failures = False, 0

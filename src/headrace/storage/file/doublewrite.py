@@ -45,6 +45,9 @@ def read(disk: Disk) -> list[PendingBatch]:
 
 
 def remove(disk: Disk) -> None:
+    # The directory is not synced. If a power cut brings the file back, the next start repeats the
+    # rewrite, which is the third row above: a segment that is in use under the same generation has
+    # the same bytes in that place, and one that was recycled is left out.
     disk.remove(_PATH)
 
 

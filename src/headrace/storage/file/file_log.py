@@ -51,6 +51,8 @@ class FileLog(TieredLog):
                     return reader.read(start, limit, bytes_max)
                 except (StoredBytesDamaged, OSError):
                     # A checkpoint may have put it elsewhere meanwhile.
+                    # The loop replaces `sizes` as a whole, never in place, so this thread may
+                    # compare it. Unchanged, it is damage; changed, the new places are tried next.
                     if self.sizes is sizes:
                         raise
                     sizes = self.sizes

@@ -3,6 +3,19 @@
 A change is durable when the batch it is in is synced (file-fast skips the sync, and says so). The
 bytes stay in memory until a checkpoint has carried them over into the stream's files; from then on
 only the end of a stream is kept in memory.
+
+    thread                owns
+    event loop            the logs and their memory, and whether changes are accepted
+    headrace-journal      the journal: one batch after the other (committer)
+    headrace-checkpoint   catalog, packs and stream files, while a checkpoint runs
+    headrace-disk         nothing: reads and blobs, with all they need given on the loop
+
+Recovery runs on the main thread before any of these begins, and reads the catalog, then the
+journal behind it. A stream that fails there is set aside, with its forks, and the others are
+served. Damage that leaves open which stream it hit stops the start: a name could seem free.
+
+A disk that is full or read-only stops nothing either. What needs room waits and is tried again
+each second; writes are refused meanwhile, and deletes go on in the room of the ballast.
 """
 
 from __future__ import annotations
@@ -184,6 +197,7 @@ class FileStorage:
             self._disk.remove(UNSYNCED)
         # A synced file is still lost if its directory entry is not durable.
         self._disk.sync_directory("")
+        # Not synced: it is there for its room, not for its content.
         self._ballast.fill()
         self._is_prepared = True
 
@@ -200,6 +214,10 @@ class FileStorage:
     def recover(self) -> Iterable[Recovered]:
         catalogued = self._catalog.load()
         self._documents = catalogued.documents
+        # Ids are never given twice. They once began at the clock's milliseconds, and a server that
+        # was started with an earlier clock gave the ids of deleted streams again: two creations of
+        # one stream met in a checkpoint, and a cache answered 304 for other content under the same
+        # ETag.
         self.last_id = self._catalog.current.last_id
         for entry in catalogued.streams.values():
             try:
@@ -210,6 +228,8 @@ class FileStorage:
         for _, frame in self._journal.recover(self._catalog.current.applied_lsn):
             self._replay_one(frame)
         self._check_space()
+        # Only now: a stream that is set aside while frames are replayed may be the source of
+        # streams that were restored before it.
         for log in list(self._logs.values()):
             try:
                 self._parent_of(log.state)  # which may have been left out since
@@ -363,6 +383,8 @@ class FileStorage:
         if isinstance(self.disk_refusal, InsufficientStorage):
             # A checkpoint frees what was deleted. One that found no room is tried first.
             if not self._checkpoints.is_out_of_space:
+                # Only full segments are checkpointed, and the deletes that free space may be in one
+                # that is not.
                 self._committer.run(self._journal.rotate)
         elif self._committer.is_idle:
             self._committer.run(self._journal.prove_durable)
@@ -376,6 +398,7 @@ class FileStorage:
         self._committer.close()
         self._read_executor.shutdown()
         self._checkpoints.close()
+        # After a failure nothing is written any more: a sync behind a failed one proves nothing.
         if not self._committer.is_poisoned and self.is_writable:
             try:
                 self._checkpoints.run_last()
@@ -409,6 +432,8 @@ class FileStorage:
                 log.reclaim(change.retained_from)
             elif isinstance(change, Removed) and change.whole:
                 self._forget(log)
+            # Encoded here, while `log.state` is what this change made of it: the thread that writes
+            # it runs when later changes have been applied.
             self._committer.add(encode_change(log.state, change), entry)
         except Exception as defect:
             # Memory has a change now that the journal will not have.

@@ -31,6 +31,8 @@ class FrameIndex:
         number = len(self._bodies) << _BODY_SHIFT
         self._bodies.append(body)
         for lsn, place in enumerate(frame_offsets(body), first_lsn):
+            # Otherwise an earlier checkpoint has applied it, and a crash kept the segment from
+            # being recycled.
             if lsn > self.applied_lsn:
                 self._note(body, place, number | place)
                 self.applied_lsn = lsn

@@ -278,6 +278,7 @@ class Journal:
 
     def _finish_current(self) -> None:
         current, self._current = self._current, None
+        # From here on the file is not written to, so the checkpoint's thread may read it.
         if current is not None:
             current.file.close()
             segment = Segment(current.generation, current.first_lsn, self.next_lsn)
@@ -384,6 +385,8 @@ class Journal:
             if not is_transient_disk_error(error):
                 raise
             logger.warning("the journal is readable but cannot be written yet: %s", error)
+            # Refusing to start would also refuse the deletes that make room. So the rewrite waits
+            # for the first write (`write` calls `finish_recovery` before it begins a segment).
             self._sync_unproven()
 
     def finish_recovery(self) -> None:
@@ -393,6 +396,8 @@ class Journal:
         """
         if self.is_recovered:
             return
+        # Files that were being made when the process ended. Nothing refers to a file before it has
+        # lost this suffix.
         for leftover in (n for n in self._disk.list(DIRECTORY) if n.endswith(".new")):
             self._disk.remove(f"{DIRECTORY}/{leftover}")
         # In this order: a rewrite that a power cut interrupted first, since batches may be torn in

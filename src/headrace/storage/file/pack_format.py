@@ -105,6 +105,8 @@ def read_part(file: DiskFile, stream_id: int, part: Part) -> Contents:
     record = file.read(part.place, part.size)
     if len(record) == part.size:
         crc, *fields = _HEADER.unpack_from(record)
+        # The catalog and the pack must agree. A checksum alone would accept the sound part of
+        # another stream, if the catalog named a wrong place.
         is_it = fields == [stream_id, *part.start, part.messages, part.data_bytes]
         if is_it and google_crc32c.value(record[_CHECKED_FROM:]) == crc:
             lengths = struct.unpack_from(f"<{part.messages}I", record, _HEADER.size)
@@ -115,6 +117,8 @@ def read_part(file: DiskFile, stream_id: int, part: Part) -> Contents:
 def owners(file: DiskFile) -> Iterator[int]:
     """The id of the stream each part belongs to, or belonged; not checked."""
     place = 0
+    # Only to find candidates: `Checkpointer` asks the catalog which of them still have a part here,
+    # and reads that with its checksum.
     while len(head := file.read(place, _HEADER.size)) == _HEADER.size:
         _, stream_id, _, _, messages, data_bytes = _HEADER.unpack(head)
         yield stream_id
@@ -150,6 +154,7 @@ class PackWriter:
         size = _CRC.size + len(checked)
         self._waiting_bytes += size
         self._size += size
+        # One write for many streams: most parts are a few hundred bytes.
         if self._waiting_bytes >= _BUFFER_BYTES:
             self._flush()
         return (parts or _START.pack(*start)) + _PART.pack(self.number, place, count, data_bytes)

@@ -40,6 +40,8 @@ class StreamChanges:
     def apply(self, frame: StreamFrame) -> None:
         if isinstance(frame, AppendFrame):
             self._add(frame)
+            # Not once the state was restored: from then on the record is made of it, and an append
+            # that went past it would be missing.
             if frame.producer is None and self._state is None:
                 self._last = frame
                 if frame.stream_seq is not None:

@@ -86,6 +86,8 @@ def path(stream_id: int, suffix: str) -> str:
 
 
 def remove(disk: Disk, stream_id: int) -> None:
+    # Any of the files may be missing: a small stream has only parts in packs, and a removal may
+    # have been interrupted by a crash.
     present = set(disk.list(folder(stream_id)))
     for suffix in _SUFFIXES:
         name = path(stream_id, suffix)
@@ -99,6 +101,7 @@ def reclaim(disk: Disk, stream_id: int, reclaimable: Reclaimable) -> None:
     for suffix, size in zip(_SUFFIXES, sizes, strict=True):
         if size:
             file = disk.open(path(stream_id, suffix))
+            # A hole, not a cut: an entry's place is its number, and a byte's place its offset.
             file.punch(0, size)
             file.close()
 
@@ -142,6 +145,8 @@ class StreamFileWriter:
         self.sizes = sizes
 
     def add(self, start: Position, lengths: Sequence[int], data: bytes) -> None:
+        # Behind what the catalog counts. Bytes that an interrupted checkpoint left there are
+        # overwritten; nothing that is counted ever is.
         self._files["data"].write(start.bytes - self._base_bytes, data)
         packed = struct.pack(f"<{len(lengths)}I", *lengths)
         self._files["lengths"].write(self.sizes.lengths_bytes, packed)
@@ -269,10 +274,12 @@ class StreamReader:
         lengths, data = self._contents_of(blocks)
         skip = start.messages - first.start.messages
         offset = start.bytes - first.start.bytes
+        # An offset has two halves and clients can make one up: both must name the same boundary.
         if not 0 <= skip <= first.messages or sum(lengths[:skip]) != offset:
             return None
         count = min(limit.messages - start.messages, len(lengths) - skip)
         ends = list(accumulate(lengths[skip : skip + count]))
+        # At least one message, however large, or a reader could never pass it.
         count = min(count, max(1, bisect_right(ends, bytes_max)))
         if not count:
             return None
@@ -331,6 +338,7 @@ class StreamReader:
                 self._contents_of([block])
                 expected = block.end
             except StoredBytesDamaged as damage:
+                # What should follow damage is unknown, so the check goes on without an expectation.
                 expected = None
                 yield damage
         if expected is not None and expected != tail:
