@@ -68,3 +68,10 @@ def test_damage_to_what_was_set_down_is_told(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(StoredBytesDamaged, match="journal/again"):
         values(disk)
+
+
+def test_a_copy_of_a_segment_under_a_name_of_its_own_is_not_read(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    write_two_batches(disk)
+    (tmp_path / "journal/segment-1").write_bytes((tmp_path / segment_name(1)).read_bytes())
+    assert values(disk) == [b"first", b"second"]

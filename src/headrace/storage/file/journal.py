@@ -447,9 +447,11 @@ class Journal:
 
     def _generations(self) -> list[int]:
         names = self._disk.list(DIRECTORY)
-        used = (n.removeprefix(_USED) for n in names if n.startswith(_USED))
-        numbers = [int(number) for number in used if number.isdecimal()]
-        return [number for number in numbers if segment_name(number).rpartition("/")[2] in names]
+        found = ((name, name.removeprefix(_USED)) for name in names if name.startswith(_USED))
+        numbers = ((name, int(number)) for name, number in found if number.isdecimal())
+        # `segment-1` is not ours, even with the first segment next to it: read as that one, its
+        # frames would come twice, and their streams be set aside.
+        return [number for name, number in numbers if segment_name(number) == f"{DIRECTORY}/{name}"]
 
     def _scan_next(self, generation: int, applied_lsn: int) -> Iterator[tuple[int, Frame]]:
         """One segment, which continues the journal, lies behind a gap, or was never begun."""
