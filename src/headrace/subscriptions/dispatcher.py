@@ -85,6 +85,7 @@ class Dispatcher:
         self._timers: dict[Follower, asyncio.TimerHandle] = {}
         # A wake lists up to 1000 streams, and its event is an append: others want the loop, too.
         self._slices = Slices(loop)
+        # Each once, in the order of arrival: all appends until its turn cause one wake.
         self._due: dict[Follower, None] = {}
         self._durable: deque[tuple[Follower, str]] = deque()  # wakes to be handed over
         self._failure: asyncio.Future[None] = loop.create_future()
@@ -144,6 +145,7 @@ class Dispatcher:
         )
         self._due.pop(follower, None)
         self._disarm(follower)
+        # Also what is being sent: its result would be reported to a state that is in doubt.
         self._posts.drop(follower)
         if not self._stopped:
             self._timers[follower] = self._loop.call_later(RETRY_SECS, self._retry, follower)
@@ -185,6 +187,7 @@ class Dispatcher:
                 step = model.decide_failed(subscription, wake.id, now_ms, random.random())
                 self.carry_out(follower, step)
                 return
+            # A webhook that has failed waits for its timer, which is set below.
             if not is_webhook or not subscription.is_failing:
                 self._hand_over(follower, wake.id)
         self.save_and_schedule(follower)
@@ -238,6 +241,7 @@ class Dispatcher:
         wake = subscription.delivery.wake
         assert wake is not None, "a timer runs for a wake"
         if wake.lease_until_ms is None:
+            # No lease runs, so it was the wait before another attempt.
             self._posts.enqueue(follower, repeat=True)
             return
         now_ms = self._engine.steady.now_ms()
@@ -250,6 +254,7 @@ class Dispatcher:
         subscription = follower.subscription
         if subscription.delivery.wake is not None or not subscription.pending:
             return
+        # It is all that an append does for a subscription; the wake itself is made in a later turn.
         if follower not in self.set_aside:
             if not self._due:
                 self._slices.run_later(self._wake_due(), self.fail, is_short=True)
@@ -316,6 +321,7 @@ class Dispatcher:
             written(refusal)
             return
         body = orjson.dumps(payloads.wake_event(subscription, wake, self._engine.clock.now_ms()))
+        # Bytes have no boundaries on the wire: without a line end two events would run together.
         if not stream.state.is_json:
             body += b"\n"
         self._engine.append(stream, Append(body, stream.state.config.content_type), written)
@@ -346,12 +352,16 @@ class Dispatcher:
         url = subscription.config.webhook_url
         assert wake is not None, "an attempt is made for a wake"
         assert url is not None, "an attempt is made for a webhook"
-        pen = self._signer
-        token = pen.tokens.issue(subscription.id, wake.generation, now_ms)
-        callback_url = pen.urls.callback(subscription)
+        signer = self._signer
+        token = signer.tokens.issue(subscription.id, wake.generation, now_ms)
+        callback_url = signer.urls.callback(subscription)
         body = orjson.dumps(payloads.webhook_body(subscription, wake, callback_url, token))
         lease_secs = subscription.config.lease_ttl_ms / 1000
-        signature = pen.key.signature(body, self._engine.clock.now_ms())
+        # The time of day, which receivers compare with their own; leases and tokens follow a clock
+        # that nobody sets, so that a step of it ends none.
+        signature = signer.key.signature(body, self._engine.clock.now_ms())
+        # Not longer than the lease: after it the delivery counts as failed, and its answer for
+        # nothing.
         return Outgoing(wake.id, url, signature, body, min(self._timeout_secs, lease_secs))
 
     def _finish(self, follower: Follower, outgoing: Outgoing, result: Delivered | Failed) -> None:

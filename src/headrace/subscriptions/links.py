@@ -192,6 +192,8 @@ class Links:
         self.used_bytes += _size_of(follower.subscription.config)
         if follower.glob is not None:
             self._searching_count += follower.glob.is_searching
+            # Before the streams of now are looked through, in steps: one that is created meanwhile
+            # is found by its creation, so none falls between.
             self._globs.add(follower.glob, follower)
 
     def _unregister(self, follower: Follower) -> None:
@@ -300,12 +302,15 @@ class Links:
             waiting.pop(follower, None)
             if not waiting:
                 del self._awaiting[name]
+        # What was just given up may be the room that another subscription lacks.
         if self.degraded:
             self._on_room()
 
     def _on_created(self, stream: Stream) -> None:
         name = stream.state.name
         for follower in self._awaiting.pop(name, ()):
+            # Each by itself: this runs within the creation of a stream by some other client, which
+            # must not fail for a defect here.
             self._attempt(follower, self._link_awaited, stream)
         if name.startswith(INTERNAL_PREFIX):
             return
@@ -430,6 +435,7 @@ class Links:
     def catch_up(self) -> Iterator[None]:
         """Link what was missed, as far as there is room by now."""
         for follower in list(self.degraded):
+            # Without room for one more link there is nothing to look for.
             if follower not in self.degraded or self._shortage(follower, [""]) is not None:
                 continue
             try:

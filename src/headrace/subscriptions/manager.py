@@ -96,6 +96,7 @@ class SubscriptionManager:
     def _recover(self) -> dict[str, Follower]:
         kept = list(self._store.recover())
         followers = self._links.restore(kept)
+        # Links first: what a stored wake says of streams that are gone is void.
         for found in kept:
             self._store.restore_delivery(found)
         for follower in followers:
@@ -210,6 +211,7 @@ class SubscriptionManager:
         self._check_set_aside(id)
         if config.webhook_url is not None:
             parse_target(config.webhook_url, self._rules)
+        # Those that are being made count as well: they will be there when this one is.
         if len(self._followers) + len(self._busy) >= self._subscriptions_max:
             raise SubscriptionsFull(
                 "subscriptions (webhooks.max_subscriptions)", self._subscriptions_max
@@ -221,6 +223,8 @@ class SubscriptionManager:
             follower = yield from self._links.add_subscription(subscription)
         finally:
             self._busy.discard(id)
+        # No step from here on: in one turn of the loop it is found, stored and served. A crash
+        # before leaves links without a subscription, which the next start removes.
         self._followers[id] = follower
         follower.active = True
         self._store.put(subscription)
@@ -263,6 +267,8 @@ class SubscriptionManager:
             if id in self._store.set_aside:
                 self._store.discard(id)
             return
+        # Before its links, for the same reason: a start must never find a subscription with only
+        # some.
         self._store.delete(follower.subscription)
         self._dispatcher.remove(follower)
         self._busy.add(id)

@@ -230,6 +230,8 @@ class Subscription:
         """Follow a stream. One that is followed already keeps its acknowledged position."""
         if stream not in self.links:
             self.links[stream] = Link(acked, tail)
+            # Else it needs no document: after a restart an unknown stream is followed from its
+            # start.
             if explicit or acked is not None:
                 self.changed.add(stream)
         link = self.links[stream]
@@ -342,6 +344,8 @@ def decide_delivered(subscription: Subscription, wake_id: str, *, done: bool) ->
     wake = delivery.wake
     if wake is None or wake.id != wake_id or wake.lease_until_ms is None:
         return None
+    # Of all streams the wake named, up to where they ended when it was made: the receiver knows
+    # nothing of what came later, and that starts the next wake.
     if done:
         return Step(delivery.ended(), wake.tails)
     return Step(Delivery(delivery.generation, replace(wake, holder=WEBHOOK_HOLDER)))
@@ -418,6 +422,7 @@ def decide_answer(
         refusal = _check_ack(subscription, ack, is_boundary)
         if refusal is not None:
             return refusal
+        # A stream may be named twice, and the order of a list is not to decide how far it got.
         acks[ack.stream] = max(ack.position, acks.get(ack.stream, START))
     delivery = subscription.delivery
     if answer.done:

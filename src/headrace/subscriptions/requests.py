@@ -218,12 +218,12 @@ def _parse_ack(value: object) -> Ack:
         raise SubscriptionRefused(Code.INVALID_OFFSET, refusal.detail) from None
 
 
-def _text(document: Document, follower: str, chars_max: int | None = None) -> str | None:
-    value = document.get(follower)
+def _text(document: Document, field: str, chars_max: int | None = None) -> str | None:
+    value = document.get(field)
     if value is None:
         return None
     if not isinstance(value, str):
-        raise invalid(f"{follower} must be a string.")
+        raise invalid(f"{field} must be a string.")
     if chars_max is not None and len(value) > chars_max:
-        raise invalid(f"{follower} must not exceed {chars_max} characters.")
+        raise invalid(f"{field} must not exceed {chars_max} characters.")
     return value

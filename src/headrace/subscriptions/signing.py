@@ -43,7 +43,7 @@ class SigningKey:
             "kty": "OKP",
             "x": _base64url(private.public_key().public_bytes_raw()),
         }
-        # RFC 7638: the hash of these three followers, in this order and without white space.
+        # RFC 7638: the hash of these three members, in this order and without white space.
         self.kid = "ds_" + _base64url(hashlib.sha256(orjson.dumps(public)).digest())
         self.jwks: dict[str, Any] = {
             "keys": [public | {"kid": self.kid, "use": "sig", "alg": "EdDSA"}]

@@ -118,6 +118,7 @@ class SubscriptionStore:
     def keys(self) -> tuple[SigningKey, CallbackTokens]:
         """Those of earlier runs, or new ones."""
         found = self._engine.take_documents(KEYS)
+        # Both or none: they are stored together, so one without the other is damage.
         if not found:
             found = {_WEBHOOK_KEY: SigningKey.generate().secret, _TOKEN_KEY: new_token_key()}
             self._engine.keep({KEYS + name: secret for name, secret in found.items()})
@@ -182,6 +183,8 @@ class SubscriptionStore:
         documents = self._link_changes(subscription)
         delivery = subscription.delivery
         before = self._written.get(subscription)
+        # Deliveries are frozen, so another state is another object. The tails have a document of
+        # their own: up to a thousand streams, which a new lease or retry leaves as they are.
         if delivery is not before:
             documents[f"{name}/delivery"] = _encode_delivery(delivery)
             tails = delivery.wake.tails if delivery.wake else None

@@ -43,6 +43,7 @@ class Intake:
     def add_wire(self, data: bytes) -> None:
         self._wire_bytes += len(data)
         self._header_bytes += len(data)
+        # Interim responses come before a body. In one, the same bytes are content.
         if not self._pieces:
             seen = self._tail + data
             self._interim += len(_INTERIM.findall(seen))
