@@ -52,7 +52,17 @@ from typing import Final, cast
 
 from headrace.clock import monotonic
 from headrace.errors import AnswerTimeout, HeadraceError
+from headrace.http.access_log import log_access
+from headrace.http.answer_bytes import (
+    CONTINUE,
+    LAST_CHUNK,
+    empty_answer,
+    head_with_length,
+    head_without_length,
+    whole_answer,
+)
 from headrace.http.exchange import Client, Frame, Request, Waiter
+from headrace.http.http_exchange import HttpExchange
 from headrace.http.large_bodies import BodyReceiver, LargeBody
 from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
 from headrace.http.request_turns import TURN_SECS, Turns
@@ -60,7 +70,7 @@ from headrace.http.response_head import ResponseHead
 from headrace.http.routes import Application
 from headrace.http.send_windows import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.protocol import responses
-from headrace.protocol.responses import WITHOUT_BODY, Response
+from headrace.protocol.responses import Response
 
 
 class State(Enum):
@@ -83,11 +93,7 @@ DISCARDING: Final = State.DISCARDING
 CLOSING: Final = State.CLOSING
 
 logger = logging.getLogger(__name__)
-access_log = logging.getLogger("headrace.access")
 
-_END: Final = b"\r\n"
-_END_EMPTY: Final = b"Content-Length: 0\r\n\r\n"
-_LAST_CHUNK: Final = b"0\r\n\r\n"
 # A refused client may still be sending: its bytes are read and dropped for this long, because a
 # reset would destroy the answer before it is read.
 _LINGER_SECS: Final = 2.0
@@ -129,66 +135,6 @@ class Shared:
 
     def __post_init__(self) -> None:
         self.observe = self.application.metrics.observe
-
-
-class HttpExchange:
-    """The exchange of one request; it knows its connection until it has answered."""
-
-    __slots__ = ("_connection", "begun", "request")
-
-    def __init__(self, connection: Connection, request: Request, begun: float) -> None:
-        self._connection: Connection | None = connection
-        self.request = request
-        self.begun = begun
-
-    @property
-    def writable(self) -> bool:
-        connection = self._connection
-        return connection is not None and connection.writable and not connection.is_lost()
-
-    def respond(self, response: Response) -> None:
-        # Forgotten first: a handler that answers twice, or late, must not reach the next request.
-        # It did once, when the connection was the exchange of all its requests (decision 0069).
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            connection.respond(self.request, response)
-        except Exception:
-            # Some of it may have been written.
-            connection.fail("an answer")
-
-    def start(self, response: Response) -> None:
-        if self._connection is not None:
-            self._connection.start(self.request, response)
-
-    def send(self, frame: Frame) -> None:
-        if self._connection is not None:
-            self._connection.send(self.request, frame)
-
-    def end(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            connection.end(self.request)
-        except Exception:
-            connection.fail("the end of an answer")
-
-    def abort(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
-
-    def hold(self, waiter: Waiter) -> None:
-        if self._connection is None:
-            waiter.on_disconnect()
-        else:
-            self._connection.hold(waiter)
-
-    def detach(self) -> None:
-        """The client is gone: later answers are dropped."""
-        self._connection = None
 
 
 class Connection(asyncio.Protocol):
@@ -462,7 +408,7 @@ class Connection(asyncio.Protocol):
             # Only now: a request before this one could still have been refused, or have closed.
             if reader.expects_continue:
                 reader.expects_continue = False
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._transport.write(CONTINUE)
 
     def _receive(self, reader: RequestReader, body: LargeBody) -> None:
         loop = asyncio.get_running_loop()
@@ -555,9 +501,8 @@ class Connection(asyncio.Protocol):
                 response = responses.problem(shared.unsent.refusal())
             self._write(response, request)
         else:
-            status = response.status
-            head = shared.response_head.lines(status, request.headers) + response.headers
-            self._transport.write(head + (_END if status in WITHOUT_BODY else _END_EMPTY))
+            lines = shared.response_head.lines(response.status, request.headers)
+            self._transport.write(empty_answer(lines, response))
         if shared.log_access or response.body:
             self._observe(request, response)
         else:
@@ -571,29 +516,20 @@ class Connection(asyncio.Protocol):
 
     def _write(self, response: Response, request: Request) -> None:
         shared = self._shared
-        body = response.body
-        head = shared.response_head.lines(response.status, request.headers) + response.headers
-        if not self._keep_alive or shared.draining:
-            head += b"Connection: close\r\n"
-        if request.method == b"HEAD":
-            # What a GET would carry: of a stream's own HEAD the size is not known.
-            head += b"Content-Length: %d\r\n" % len(body) if body else b""
-            self._transport.write(head + _END)
-        elif response.status in WITHOUT_BODY:
-            self._transport.write(head + _END)
-        else:
-            self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        lines = shared.response_head.lines(response.status, request.headers)
+        closes = not self._keep_alive or shared.draining
+        to_head = request.method == b"HEAD"
+        self._transport.write(whole_answer(lines, response, to_head=to_head, closes=closes))
 
     def _respond_large(self, response: Response, request: Request) -> None:
         """Answer in windows, as the client takes them; the request is under way until the last."""
-        shared, body = self._shared, response.body
-        head = shared.response_head.lines(response.status, request.headers) + response.headers
-        if not self._keep_alive or shared.draining:
-            head += b"Connection: close\r\n"
-        self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        shared = self._shared
+        lines = shared.response_head.lines(response.status, request.headers)
+        closes = not self._keep_alive or shared.draining
+        self._transport.write(head_with_length(lines, response, closes=closes))
         self._observe(request, response)
         self._forget_unsent()
-        self._large = LargeAnswer(body, shared.unsent, self)
+        self._large = LargeAnswer(response.body, shared.unsent, self)
         self._deadline = shared.response_head.deadline(self._patience_secs())
         # Not now: one append answers all who wait for it in one turn of the loop.
         self._wait_for_turn()
@@ -633,10 +569,8 @@ class Connection(asyncio.Protocol):
             return
         self._state = STREAMING
         self._keep_alive = False
-        head = self._shared.response_head.lines(response.status, request.headers) + response.headers
-        if request.http_11:
-            head += b"Transfer-Encoding: chunked\r\n"
-        self._transport.write(head + b"Connection: close\r\n\r\n")
+        lines = self._shared.response_head.lines(response.status, request.headers)
+        self._transport.write(head_without_length(lines, response, is_chunked=request.http_11))
         self._observe(request, response)
         self._bound_send_buffers()
         # Nothing a client sends after this is read as a request, so what reads it can go.
@@ -666,7 +600,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         if request.http_11:
-            self._transport.write(_LAST_CHUNK)
+            self._transport.write(LAST_CHUNK)
         self._answered()
 
     def hold(self, waiter: Waiter) -> None:
@@ -726,20 +660,3 @@ class Connection(asyncio.Protocol):
         large, self._large = self._large, None
         if large is not None:
             large.release()
-
-
-def log_access(request: Request, status: int, sent_bytes: int, elapsed_secs: float) -> None:
-    access_log.info(
-        "%s %s %d",
-        request.method.decode("latin-1"),
-        request.target.decode("latin-1"),
-        status,
-        extra={
-            "peer": request.client.address,
-            "operation": request.operation,
-            "status": status,
-            "received_bytes": len(request.body),
-            "sent_bytes": sent_bytes,
-            "elapsed_ms": round(elapsed_secs * 1000, 3),
-        },
-    )

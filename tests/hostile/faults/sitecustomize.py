@@ -24,7 +24,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from headrace.http.app_factory import Assembly
-from headrace.http.connection import HttpExchange
+from headrace.http.http_exchange import HttpExchange
 from headrace.protocol.responses import Response
 from headrace.storage import memory
 from headrace.storage.acid import acid_storage
