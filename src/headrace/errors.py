@@ -8,6 +8,10 @@
 
 Errors are grouped by whether the request took effect. They carry facts as fields, and `detail`, a
 sentence that says what to do. Status codes and wire form belong to `protocol.responses`.
+
+Below the tree they are in the order of what they are about: requests, streams and forks, producers,
+buckets and snapshots, limits and load, faults, storage. They stay in one file, because what
+matters about a new one is its place in the tree, and the list of all others next to it.
 """
 
 from __future__ import annotations
@@ -50,6 +54,9 @@ class Corrupt(HeadraceError):
     """Stored bytes failed their checksum."""
 
 
+# -- requests ----------------------------------------------------------------------------------
+
+
 @dataclass(eq=False)
 class InvalidRequest(Refused):
     """A header, parameter or body that breaks a rule of the protocol."""
@@ -78,6 +85,54 @@ class InvalidName(InvalidRequest):
 
 class MalformedHttp(InvalidRequest):
     """Bytes that are not one unambiguous HTTP request; the connection closes."""
+
+
+@dataclass(eq=False)
+class UnsupportedTransferCoding(Refused):
+    coding: str
+
+    @property
+    def detail(self) -> str:
+        return f"Transfer-Encoding {self.coding!r} is not supported; send chunked or a length."
+
+
+@dataclass(eq=False)
+class HeadersTooLarge(Refused):
+    limit: str
+
+    @property
+    def detail(self) -> str:
+        return f"The request head exceeds {self.limit}."
+
+
+@dataclass(eq=False)
+class UrlTooLong(Refused):
+    limit_bytes: int
+
+    @property
+    def detail(self) -> str:
+        return f"The URL exceeds {self.limit_bytes} bytes."
+
+
+@dataclass(eq=False)
+class BodyTooLarge(Refused):
+    limit_bytes: int
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"The body exceeds {self.limit_bytes} bytes. Split an append into several; a snapshot "
+            "must be smaller."
+        )
+
+
+@dataclass(eq=False)
+class RequestTimeout(Refused):
+    waited_secs: float
+
+    @property
+    def detail(self) -> str:
+        return f"The request did not arrive within {self.waited_secs:g} seconds."
 
 
 @dataclass(eq=False)
@@ -133,48 +188,33 @@ class Forbidden(Refused):
 
 
 @dataclass(eq=False)
-class StreamNotFound(Refused):
-    stream: str
-
-    @property
-    def detail(self) -> str:
-        return f"There is no stream {self.stream!r}. Create it with PUT first."
-
-
-@dataclass(eq=False)
-class BucketNotFound(Refused):
-    bucket: str
-
-    @property
-    def detail(self) -> str:
-        return f"There is no bucket {self.bucket!r}. Create it with PUT, at its own URL, first."
-
-
-@dataclass(eq=False)
-class BucketExists(Refused):
-    bucket: str
-
-    @property
-    def detail(self) -> str:
-        return f"The bucket {self.bucket!r} already exists."
-
-
-@dataclass(eq=False)
-class BucketNotEmpty(Refused):
-    bucket: str
-
-    @property
-    def detail(self) -> str:
-        return f"The bucket {self.bucket!r} still has streams. Delete them first."
-
-
-@dataclass(eq=False)
 class RouteNotFound(Refused):
     path: str
 
     @property
     def detail(self) -> str:
         return f"Nothing is served at {self.path!r}."
+
+
+@dataclass(eq=False)
+class MethodNotAllowed(Refused):
+    allow: str
+
+    @property
+    def detail(self) -> str:
+        return f"This resource supports {self.allow} only."
+
+
+# -- streams and forks -------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class StreamNotFound(Refused):
+    stream: str
+
+    @property
+    def detail(self) -> str:
+        return f"There is no stream {self.stream!r}. Create it with PUT first."
 
 
 @dataclass(eq=False)
@@ -186,6 +226,16 @@ class StreamDeleted(Refused):
     @property
     def detail(self) -> str:
         return f"The stream {self.stream!r} was deleted; only its forks can still be read."
+
+
+@dataclass(eq=False)
+class StreamClosed(Refused):
+    stream: str
+    next_offset: str
+
+    @property
+    def detail(self) -> str:
+        return f"The stream {self.stream!r} is closed and accepts no more appends."
 
 
 @dataclass(eq=False)
@@ -237,16 +287,6 @@ class ConfigurationMismatch(Refused):
 
 
 @dataclass(eq=False)
-class StreamClosed(Refused):
-    stream: str
-    next_offset: str
-
-    @property
-    def detail(self) -> str:
-        return f"The stream {self.stream!r} is closed and accepts no more appends."
-
-
-@dataclass(eq=False)
 class ContentTypeMismatch(Refused):
     expected: str
     received: str
@@ -254,6 +294,31 @@ class ContentTypeMismatch(Refused):
     @property
     def detail(self) -> str:
         return f"This stream holds {self.expected}; the request carries {self.received}."
+
+
+@dataclass(eq=False)
+class OffsetTrimmed(Refused):
+    earliest_offset: str
+
+    @property
+    def detail(self) -> str:
+        return (
+            f"History before {self.earliest_offset} has been trimmed. Start from that offset, or, "
+            "in a bucket, with GET .../bootstrap."
+        )
+
+
+@dataclass(eq=False)
+class OffsetBeyondTail(Refused):
+    offset: str
+    tail: str
+
+    @property
+    def detail(self) -> str:
+        return f"The offset {self.offset} is beyond the tail, {self.tail}."
+
+
+# -- producers ---------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -306,26 +371,34 @@ class TooManyProducers(Refused):
         )
 
 
-@dataclass(eq=False)
-class OffsetTrimmed(Refused):
-    earliest_offset: str
-
-    @property
-    def detail(self) -> str:
-        return (
-            f"History before {self.earliest_offset} has been trimmed. Start from that offset, or, "
-            "in a bucket, with GET .../bootstrap."
-        )
+# -- buckets and snapshots ---------------------------------------------------------------------
 
 
 @dataclass(eq=False)
-class OffsetBeyondTail(Refused):
-    offset: str
-    tail: str
+class BucketNotFound(Refused):
+    bucket: str
 
     @property
     def detail(self) -> str:
-        return f"The offset {self.offset} is beyond the tail, {self.tail}."
+        return f"There is no bucket {self.bucket!r}. Create it with PUT, at its own URL, first."
+
+
+@dataclass(eq=False)
+class BucketExists(Refused):
+    bucket: str
+
+    @property
+    def detail(self) -> str:
+        return f"The bucket {self.bucket!r} already exists."
+
+
+@dataclass(eq=False)
+class BucketNotEmpty(Refused):
+    bucket: str
+
+    @property
+    def detail(self) -> str:
+        return f"The bucket {self.bucket!r} still has streams. Delete them first."
 
 
 @dataclass(eq=False)
@@ -374,25 +447,7 @@ class SnapshotTooLarge(Refused):
         return f"The snapshot exceeds {self.limit_bytes} bytes (limits.max_snapshot_bytes)."
 
 
-@dataclass(eq=False)
-class MethodNotAllowed(Refused):
-    allow: str
-
-    @property
-    def detail(self) -> str:
-        return f"This resource supports {self.allow} only."
-
-
-@dataclass(eq=False)
-class BodyTooLarge(Refused):
-    limit_bytes: int
-
-    @property
-    def detail(self) -> str:
-        return (
-            f"The body exceeds {self.limit_bytes} bytes. Split an append into several; a snapshot "
-            "must be smaller."
-        )
+# -- limits and load ---------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -430,42 +485,6 @@ class MemoryFull(Refused):
 
 
 @dataclass(eq=False)
-class HeadersTooLarge(Refused):
-    limit: str
-
-    @property
-    def detail(self) -> str:
-        return f"The request head exceeds {self.limit}."
-
-
-@dataclass(eq=False)
-class UrlTooLong(Refused):
-    limit_bytes: int
-
-    @property
-    def detail(self) -> str:
-        return f"The URL exceeds {self.limit_bytes} bytes."
-
-
-@dataclass(eq=False)
-class UnsupportedTransferCoding(Refused):
-    coding: str
-
-    @property
-    def detail(self) -> str:
-        return f"Transfer-Encoding {self.coding!r} is not supported; send chunked or a length."
-
-
-@dataclass(eq=False)
-class RequestTimeout(Refused):
-    waited_secs: float
-
-    @property
-    def detail(self) -> str:
-        return f"The request did not arrive within {self.waited_secs:g} seconds."
-
-
-@dataclass(eq=False)
 class RateLimited(Unavailable):
     retry_after_secs: int
 
@@ -496,6 +515,9 @@ class Draining(Unavailable):
         return "The server is shutting down. Reconnect and try again."
 
 
+# -- faults ------------------------------------------------------------------------------------
+
+
 @dataclass(eq=False)
 class InternalFault(Indeterminate):
     """A defect of ours: the log has the traceback under this reference."""
@@ -519,6 +541,9 @@ class AnswerTimeout(Indeterminate):
             f"The server did not finish this request within {self.waited_secs:.0f} s, and it may "
             "or may not have taken effect. Retry with producer headers; see the server's log."
         )
+
+
+# -- storage -----------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)

@@ -162,10 +162,10 @@ class RequestReader:
         "_http_11",
         "_judged_bytes",
         "_limits",
-        "_masthead",
         "_parser",
         "_parts",
         "_repeated_fields",
+        "_response_head",
         "_trailer_bytes",
         "_upgrading",
         "_url",
@@ -186,7 +186,7 @@ class RequestReader:
     ) -> None:
         self._limits = limits
         self._budget = budget
-        self._masthead = response_head
+        self._response_head = response_head
         self._client = client
         self._parser: Any = httptools.HttpRequestParser(self)
         self._checked_host: bytes | None = None
@@ -313,7 +313,7 @@ class RequestReader:
         if not body_bytes:
             if self.deadline == NEVER:
                 self.waited_secs = limits.header_timeout_secs
-                self.deadline = self._masthead.deadline(self.waited_secs)
+                self.deadline = self._response_head.deadline(self.waited_secs)
             return
         self._judge_body()
         missing_bytes = self._announced_bytes - self._body_bytes
@@ -326,7 +326,7 @@ class RequestReader:
     def _judge_body(self) -> None:
         """Give the client time for what it has sent since it was judged last."""
         timeout_secs = self._limits.body_timeout_secs
-        now, latest = self._masthead.now, self._masthead.deadline(timeout_secs)
+        now, latest = self._response_head.now, self._response_head.deadline(timeout_secs)
         if self._judged_bytes < 0:
             self._judged_bytes = 0
             self.waited_secs = timeout_secs
@@ -349,8 +349,8 @@ class RequestReader:
     def excuse(self) -> None:
         """The connection has an answer under way, and may not have listened."""
         if self.deadline != NEVER:
-            self.deadline = max(self.deadline, self._masthead.deadline(self.waited_secs))
-            self.paid_until = self._masthead.now
+            self.deadline = max(self.deadline, self._response_head.deadline(self.waited_secs))
+            self.paid_until = self._response_head.now
 
     def add_to_body(self, count: int) -> bool:
         """Count received bytes of the large body; False if the budget has no room for them."""

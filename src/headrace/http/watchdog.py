@@ -115,7 +115,7 @@ class StallLog:
         self._cpu_secs: defaultdict[str, _Histogram] = defaultdict(_Histogram)
         self._held_secs: defaultdict[str, _Histogram] = defaultdict(_Histogram)
         self._told: dict[str, _Told] = {}
-        self._untold: Counter[str] = Counter()
+        self._not_logged: Counter[str] = Counter()
 
     def add(self, stall: Stall, now: float) -> None:
         operation = stall.where.operation
@@ -132,7 +132,7 @@ class StallLog:
         operation = stall.where.operation
         told = self._told.get(operation)
         if told is not None and now < told.at + REPEAT_SECS and stall.held_secs <= told.held_secs:
-            self._untold[operation] += 1
+            self._not_logged[operation] += 1
             return
         self._told[operation] = _Told(now, stall.held_secs)
         facts = {
@@ -141,7 +141,7 @@ class StallLog:
             "held_secs": round(stall.held_secs, 3),
             "operation": operation,
             "function": stall.where.function,
-            "not_logged": self._untold.pop(operation, 0),
+            "not_logged": self._not_logged.pop(operation, 0),
         }
         if stall.held_secs >= self._warn_secs:
             logger.warning("the event loop was held up", extra=facts)
