@@ -137,7 +137,9 @@ class Buckets:
         if not self._clear_some(bucket):
             reply(BucketNotEmpty(bucket_id))
         elif len(bucket.ids):
+            # Decided anew in each slice: between two of them a stream may have been created.
             self._engine.maintenance.add(partial(self._delete_on, bucket_id, reply))
+        # A crash could bring them back, and a bucket that is gone has no place for them.
         elif bucket.pending:
             # Whether it is empty shows when what is under way is durable.
             under_way = next(iter(bucket.pending.values()))

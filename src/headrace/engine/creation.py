@@ -141,6 +141,7 @@ class Creation:
         engine.check_writable()
         state = StreamState(engine.new_id(), name, config, engine.clock.now_ms())
         initial = self._decide_initial(state, command)
+        # The last that can refuse: what is counted here is released only with the stream.
         engine.stored.reserve(len(initial.data))
         with committing(engine.storage):
             self._begin_stream(state, initial, source, feed, reply)
@@ -157,6 +158,8 @@ class Creation:
         engine = self._engine
         if source is not None:
             state.trim_offset, state.snapshot = source.state.trim_offset, source.state.snapshot
+            # Counted before the source can lose it: the next snapshot of the source releases the
+            # blob.
             engine.snapshots.inherit(state.snapshot)
         log = engine.storage.new_log(state, source.log if source else None)
         stream = engine.streams[state.name] = Stream(state, log, source)

@@ -140,6 +140,8 @@ class Engine:
             self.aside.ids,
             self.aside.leave_out_document,
         )
+        # Cascades that a crash cut short come first: what follows lists, counts and announces only
+        # streams that stay.
         self.removal.finish()
         self.buckets.recover()
         self.snapshots.recover()
@@ -191,6 +193,8 @@ class Engine:
             del producer.receipts[: -self.limits.producer_receipts_max]
         if not state.deleted:
             self.expiring.add(stream)
+        # Two streams of one name: the older one's removal was decided, and a crash kept it from
+        # storage.
         superseded = self.streams.get(state.name)
         if superseded is not None:
             self.removal.supersede(superseded)
@@ -272,6 +276,7 @@ class Engine:
         leaving, stream = self.pending_removals.get(name), self.streams.get(name)
         when_durable = self.storage.when_durable
         if leaving is not None and stream is not None:
+            # One after the other: in acid they may be in two shards, with a committer each.
             when_durable(leaving.log, lambda: when_durable(stream.log, done, failed), failed)
         elif leaving is not None or stream is not None:
             when_durable((leaving or self.streams[name]).log, done, failed)
@@ -337,6 +342,7 @@ class Engine:
             # A refusal or a repeat rests on the stream's state, which must be durable first.
             self.storage.when_durable(stream.log, lambda: reply(outcome), reply)
             return
+        # Only now: what changes nothing is answered on a full disk, too.
         if self.storage.refusal is not None:
             reply(self.storage.refusal)
             return
@@ -365,6 +371,8 @@ class Engine:
         stream: Stream
         for stream, change, reply in entries:
             if type(change) is Appended:
+                # Before the answer: the next request of a client that got it must find what it
+                # wrote.
                 stream.visible = change.end
                 if change.closes:
                     stream.visible_closed = True

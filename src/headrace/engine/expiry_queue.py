@@ -103,6 +103,7 @@ class ExpiryQueue:
             if stream is not None:
                 (over if stream.is_expired(now) else renewed).append(stream)
         for stream in renewed:
+            # A stream that is being followed is in use, however long ago its last read began.
             if stream.readers:
                 stream.state.touched_ms = now.steady_ms
             self.add(stream)

@@ -3,7 +3,9 @@
 Theory of operation. A batch of commits marks streams in `due`, and `call_listeners` calls the
 listeners of those. A call carries no data: a listener reads on from its own position up to what is
 visible when it is called. So a stream that grew a hundred times in one batch is announced once, and
-one that grows while its listeners are being called is announced once more after that.
+one that grows while its listeners are being called is announced once more after that. (Every append
+once called every listener: 250 writers to a stream with 9,900 subscriptions or 400 event streams
+held the event loop for 0.4 to 0.9 s.)
 
     inline    few listeners: now, in the caller's frame, up to INLINE_MAX calls in all
     a round   more listeners: all who listen now, a slice at a time (`engine.slices`)
@@ -70,6 +72,8 @@ class FanOut:
             if self.slices is not None and count > room:
                 self._begin_round(self.slices, stream, event, count)
                 continue
+            # For the whole batch, not for each stream: a thousand streams with a listener each are
+            # as much work as one with a thousand.
             room -= count
             for listener in stream.listeners():
                 self._wake(stream, listener, event)

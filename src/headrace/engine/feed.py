@@ -104,6 +104,8 @@ class Feed:
 
     def correct(self, streams: Iterable[Stream]) -> None:
         """Announce what a crash may have kept from being announced."""
+        # The feed knows only when it was last written, not what it has noted since; so all that
+        # changed after that is announced, with slack for clocks.
         since_ms = self.stream.state.written_ms - SLACK_MS
         late = [stream for stream in streams if stream.state.written_ms >= since_ms]
         if late:

@@ -97,6 +97,7 @@ class Reads:
             return
 
         def found(part: Range | HeadraceError | None) -> None:
+            # A worker read while the loop went on: a trim meanwhile is an answer, not damage.
             if not isinstance(part, Range) and start < stream.visible_trim_offset:
                 # Given up while it was being read.
                 reply(OffsetTrimmed(stream.visible_trim_offset.token()))

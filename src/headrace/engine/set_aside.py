@@ -72,6 +72,7 @@ class SetAside:
         """Set a stream aside that was recovered, and all that was forked from it."""
         if stream.state.id in self.ids:
             return
+        # Its needs cannot be known any more, so its source gives up nothing.
         if stream.source is not None:
             stream.source.keep_for(stream)
         pending = [(stream, error)]

@@ -19,7 +19,7 @@ from headrace.clock import monotonic
 
 SLICE_SECS: Final = 0.005  # a request that arrives meanwhile waits this much longer
 BEGUN_MAX: Final = 4
-# More than this between two slices is work of others: then these wait, and get half of the time.
+# More than this between two slices is work of others: then this pauses for twice as long as it ran.
 OTHERS_SECS: Final = 0.0003
 PAUSE_FACTOR: Final = 2
 
@@ -74,6 +74,7 @@ class Slices:
 
     def _turn(self) -> None:
         begun = monotonic()
+        # The turn was asked for at once, and came late: requests ran in between.
         is_contended = self._ended > 0 and begun - self._ended > OTHERS_SECS
         try:
             self._run_until(begun + self._slice_secs)

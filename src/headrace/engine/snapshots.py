@@ -91,6 +91,8 @@ class Snapshots:
         engine.check_writable()
         if self._storing_bytes > STORING_BYTES_MAX:
             raise Overloaded("bytes of snapshots being stored", STORING_BYTES_MAX)
+        # Reserved now, released by `_give_up`: many uploads that wait for the disk at once must not
+        # each find the same room.
         engine.stored.reserve(len(command.body))
 
         def aligned(reached: Position | HeadraceError | None) -> None:
@@ -109,6 +111,9 @@ class Snapshots:
         blob_id = engine.new_id()
 
         def stored(digest: bytes | HeadraceError) -> None:
+            # Everything is decided again: while the blob was written the stream may have been
+            # deleted, or a later snapshot published. The blob that lost is removed; nothing refers
+            # to it.
             self._storing_bytes -= len(command.body)
             if isinstance(digest, HeadraceError):
                 self._give_up(stream, command, digest, reply)
@@ -153,6 +158,8 @@ class Snapshots:
 
     def published(self, stream: Stream, snapshot: Snapshot) -> None:
         """It is durable: readers know it from now on, and what it replaces may go."""
+        # Only now: until the change is durable a power cut would bring the replaced snapshot back,
+        # and its blob must be there. A reader that holds it keeps it longer.
         replaced, stream.visible_snapshot = stream.visible_snapshot, snapshot
         stream.visible_trim_offset = snapshot.offset
         self.release(replaced)

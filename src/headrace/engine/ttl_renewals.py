@@ -92,6 +92,8 @@ class Renewals:
         state = stream.state
         known = self._written.get(state.id)
         if known is not None:
+            # Another write than the one this round knew: it was used since, at a time that nobody
+            # stored. The end of the last run is the latest it can have been.
             return known.touched_ms if known.written_ms == state.written_ms else ran_ms
         if self._old:  # the wall clock was the measure, of writes as of all else
             return state.written_ms if before is None else max(before, state.written_ms)
