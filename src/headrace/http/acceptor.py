@@ -68,6 +68,8 @@ def connections_max(configured: int) -> int:
     Call it when storage is open: what it holds all the time is counted by looking.
     """
     limit = raise_descriptor_limit()
+    # A client may fill every place there is. If its connections took the last descriptors, the
+    # journal could not open its next segment; that once ended the process.
     free = limit - len(os.listdir("/proc/self/fd")) - SURPLUS_MAX
     # Where the limit is very low, half of what there is: storage waits for the rest.
     available = max(1, free - min(RESERVED_DESCRIPTORS, free // 2))
@@ -166,6 +168,8 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
+                # A listening socket stays readable while a client waits on it: without a pause this
+                # would be called again at once, for ever.
                 if error.errno in _PASSING:
                     logger.warning("no connection can be accepted: %s", error.strerror)
                     self._pause()

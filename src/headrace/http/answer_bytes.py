@@ -17,14 +17,8 @@ from headrace.protocol.responses import WITHOUT_BODY, Response
 LAST_CHUNK: Final = b"0\r\n\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"Connection: close\r\n"
-_END: Final = b"\r\n"
-_END_EMPTY: Final = b"Content-Length: 0\r\n\r\n"
-
-
-def empty_answer(lines: bytes, response: Response) -> bytes:
-    """An answer without a body on a connection that stays open: that of an append."""
-    end = _END if response.status in WITHOUT_BODY else _END_EMPTY
-    return lines + response.headers + end
+END: Final = b"\r\n"
+END_EMPTY: Final = b"Content-Length: 0\r\n\r\n"
 
 
 def whole_answer(lines: bytes, response: Response, *, to_head: bool, closes: bool) -> bytes:
@@ -33,9 +27,9 @@ def whole_answer(lines: bytes, response: Response, *, to_head: bool, closes: boo
     head = lines + response.headers + (_CLOSE if closes else b"")
     if to_head:
         # What a GET would carry: of a stream's own HEAD the size is not known.
-        return head + (b"Content-Length: %d\r\n\r\n" % len(body) if body else _END)
+        return head + (b"Content-Length: %d\r\n\r\n" % len(body) if body else END)
     if response.status in WITHOUT_BODY:
-        return head + _END
+        return head + END
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -48,4 +42,4 @@ def head_with_length(lines: bytes, response: Response, *, closes: bool) -> bytes
 def head_without_length(lines: bytes, response: Response, *, is_chunked: bool) -> bytes:
     """The head of an answer that goes on until its end is known; the connection ends with it."""
     chunked = b"Transfer-Encoding: chunked\r\n" if is_chunked else b""
-    return lines + response.headers + chunked + _CLOSE + _END
+    return lines + response.headers + chunked + _CLOSE + END

@@ -55,8 +55,9 @@ from headrace.errors import AnswerTimeout, HeadraceError
 from headrace.http.access_log import log_access
 from headrace.http.answer_bytes import (
     CONTINUE,
+    END,
+    END_EMPTY,
     LAST_CHUNK,
-    empty_answer,
     head_with_length,
     head_without_length,
     whole_answer,
@@ -70,7 +71,7 @@ from headrace.http.response_head import ResponseHead
 from headrace.http.routes import Application
 from headrace.http.send_windows import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.protocol import responses
-from headrace.protocol.responses import Response
+from headrace.protocol.responses import WITHOUT_BODY, Response
 
 
 class State(Enum):
@@ -256,6 +257,7 @@ class Connection(asyncio.Protocol):
             return
         logger.error("a request had no answer after %.0f s", waited_secs)
         self._keep_alive = False
+        # Taken before the answer, which clears it.
         waiter = self._waiter
         exchange.respond(responses.problem(AnswerTimeout(waited_secs)))
         if waiter is not None:
@@ -360,6 +362,8 @@ class Connection(asyncio.Protocol):
         handle = shared.application.handle
         while ready and self._state is IDLE:
             request = ready.popleft()
+            # The coarse clock: a request has a minute for its answer, and each would pay for a
+            # finer one.
             exchange = self._exchange = HttpExchange(self, request, shared.response_head.now)
             self._state = BUSY
             self._keep_alive = request.keep_alive
@@ -477,6 +481,7 @@ class Connection(asyncio.Protocol):
         request = reader.partial_request()
         response = responses.problem(refusal)
         self._keep_alive = False
+        # Before anything is written: what is written may call back into `pause_writing`.
         self._state = DISCARDING
         self._drop_reader()
         self._write(response, request)
@@ -501,8 +506,10 @@ class Connection(asyncio.Protocol):
                 response = responses.problem(shared.unsent.refusal())
             self._write(response, request)
         else:
-            lines = shared.response_head.lines(response.status, request.headers)
-            self._transport.write(empty_answer(lines, response))
+            # Every append is answered here: not by a function of `answer_bytes`, to save the call.
+            status = response.status
+            head = shared.response_head.lines(status, request.headers) + response.headers
+            self._transport.write(head + (END if status in WITHOUT_BODY else END_EMPTY))
         if shared.log_access or response.body:
             self._observe(request, response)
         else:
@@ -572,6 +579,7 @@ class Connection(asyncio.Protocol):
         lines = self._shared.response_head.lines(response.status, request.headers)
         self._transport.write(head_without_length(lines, response, is_chunked=request.http_11))
         self._observe(request, response)
+        # Not for other answers: a small buffer would slow down every catch-up read over a distance.
         self._bound_send_buffers()
         # Nothing a client sends after this is read as a request, so what reads it can go.
         self._drop_reader()

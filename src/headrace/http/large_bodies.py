@@ -55,6 +55,8 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._on_received = on_received
 
     def leave(self) -> None:
+        # uvloop refers to its last protocol until the transport is gone: without this, to a body of
+        # megabytes as well.
         del self._connection, self._body, self._on_received
 
     def get_buffer(self, sizehint: int) -> memoryview:

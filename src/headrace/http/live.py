@@ -114,6 +114,8 @@ class LiveReads:
             return last.frame
         data = sse.data_event(sse.payload_of(stream.state, chunk.data)) if chunk.data else b""
         frame = Frame(data + control_event(chunk, cursor))
+        # Of readers at the tail only: those that catch up are each in a place of their own, and
+        # would push out the one frame that is shared.
         if chunk.up_to_date:
             self._last = _SharedFrame(*key, frame)
         return frame
@@ -279,6 +281,8 @@ class EventReader:
             self._take(first)
         else:
             self._send(first)
+        # The whole chunk ends within a character, so nothing of it was sent. The client gets a
+        # control event all the same, to know where it is.
         if first.data and self._position == first.start and first.up_to_date and not self._starved:
             self._send(Chunk(first.start, first.start, b"", False, False))
         self._pump()
@@ -323,6 +327,7 @@ class EventReader:
         """Send until the client or the stream has had enough; a read off the loop comes back."""
         if self._pumping or self._reading:
             return
+        # Sending may bring a callback that pumps again; this loop then goes on with what it finds.
         self._pumping = True
         stream = self.stream
         while self._may_send():
@@ -339,6 +344,8 @@ class EventReader:
                 # Trimmed while this reader lagged: its next request is refused as trimmed.
                 self._finish()
                 break
+            # From memory the answer comes within the call; from a disk later, and `_deliver` goes
+            # on.
             self._reading = True
             self._live.engine.read(stream, self._position, self._deliver, self._reach_bytes)
         self._pumping = False
@@ -365,6 +372,7 @@ class EventReader:
         elif found.up_to_date:
             self._held_at = found.end
         else:
+            # Until a boundary is found, or CHARACTER_REACH_BYTES_MAX shows that it is not UTF-8.
             self._reach_bytes *= 2
 
     def _send(self, chunk: Chunk) -> None:

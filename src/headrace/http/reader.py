@@ -419,6 +419,8 @@ class RequestReader:
             if self._trailer_bytes > limits.header_bytes_max:
                 self._refuse(HeadersTooLarge(f"{limits.header_bytes_max} bytes"))
             return
+        # Two values would let a proxy in front and this server each believe another one: one of
+        # them ends the request elsewhere, or lets another host or user in.
         if name in _ONCE:
             self._refuse(MalformedHttp(f"The header {name.decode('latin-1')} appears twice."))
         self._headers[name] += b", " + value
@@ -437,6 +439,8 @@ class RequestReader:
         if not self._http_11 and version != "1.0":
             self._refuse(MalformedHttp(f"This server speaks HTTP/1.1, not HTTP/{version}."))
         host = headers.get(b"host")
+        # Once for each host on a connection: an append repeats it, and pays for the comparison
+        # only.
         if host is None or host != self._checked_host:
             self._check_host(host)
         if b"origin" in headers or b"sec-fetch-site" in headers:
@@ -479,6 +483,7 @@ class RequestReader:
     def _expect_body(self, headers: Headers) -> None:
         coding = headers.get(b"transfer-encoding")
         if coding is not None:
+            # The classic of request smuggling: two framings, and two ends of the request.
             if b"content-length" in headers:
                 self._refuse(
                     MalformedHttp("Content-Length and Transfer-Encoding cannot be combined.")
@@ -515,6 +520,7 @@ class RequestReader:
             parts.append(body)
 
     def on_message_complete(self) -> None:
+        # The parser ends the message at the upgrade; it is parsed again without it.
         if self._upgrading:
             return
         self._begun = False
