@@ -239,6 +239,7 @@ class SendQueue:
     def _may_send(self) -> bool:
         if not self._in_flight:
             return True
+        # A batch of the new epoch that overtook one of the old would have it fenced by ourselves.
         one_epoch = all(
             b.stamp is not None and b.stamp.epoch == self.epoch for b in self._in_flight
         )
@@ -248,7 +249,7 @@ class SendQueue:
         batch.stamp = ProducerStamp(self.id, self.epoch, self._next_seq)
         self._next_seq += 1
 
-    # -- hearing --------------------------------------------------------------------------------
+    # -- answers --------------------------------------------------------------------------------
 
     def accepted(self, batch: SendBatch, result: Appended) -> None:
         batch.result = result
@@ -296,7 +297,7 @@ class SendQueue:
         )
 
     def is_first(self, batch: SendBatch) -> bool:
-        """Whether nothing before this batch is still unheard of."""
+        """Whether every batch before this one is answered."""
         return self._in_flight[0] is batch
 
     def claim(self, batch: SendBatch, fenced_by: int) -> None:
@@ -343,7 +344,11 @@ def send_batch(
                 queue.overtook()
             yield from _turn(queue, batch)
         except ProducerFenced as fenced:
+            # Those before it were fenced as well, and are numbered anew first: the order of the
+            # numbers is that of the messages.
             yield from _turn(queue, batch)
+            # In doubt, it may be in the stream under its old number; under a new one it would be
+            # there twice.
             if batch.in_doubt or not queue.may_claim(batch):
                 raise
             with guard:

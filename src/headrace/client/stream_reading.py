@@ -127,6 +127,8 @@ class Reading:
             before = self.offset
             chunk = self._taken((yield from self._range()))
             yield Emit(chunk)
+            # A server that says neither that this is the end nor that it is closed would be asked
+            # for ever.
             stands_still = not chunk.data and self.offset == before
             if self.up_to_date or self.closed or stands_still:
                 return
@@ -148,6 +150,8 @@ class Reading:
             chunk = self._taken(answer)
             if chunk.data or chunk.closed:
                 yield Emit(chunk)
+            # A proxy that answers at once, from a cache say, would be asked as fast as it can
+            # answer.
             hasty = 0 if chunk.data or answer.took_secs > _HASTY_SECS else hasty + 1
             if hasty:
                 yield Wait(self._target.settings.retry.delay_secs(hasty, 0.0))
@@ -211,6 +215,8 @@ class Reading:
                     return
                 if not may_repeat(error, self._request()):
                     raise
+            # Servers end event streams on purpose, to balance them or to drain: one that brought
+            # anything is not a failure, and the next follows at once.
             heard = self._controls > controls
             silent = silent + 1 if self._opened > opened and not heard else 0
             failures = 0 if heard else failures + 1

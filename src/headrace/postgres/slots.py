@@ -343,6 +343,8 @@ class Slot:
 
     def _begin(self, known: int) -> Generation:
         with self.connect() as connection:
+            # Held until the connection closes: of two consumers that start at once, one would drop
+            # the slot that the other has just made.
             connection.execute("select pg_advisory_lock(%s)", (_LOCK,))
             connection.execute(_SET_UP + _MORE_COLUMNS + copies.SET_UP)
             check_database(connection, self.name)

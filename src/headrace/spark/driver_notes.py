@@ -59,6 +59,8 @@ class DriverNote:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path)
+        # Else a power cut may bring back the note before, and a loss of the last commit go
+        # unnoticed.
         directory = os.open(self.path.absolute().parent, os.O_RDONLY)
         try:
             os.fsync(directory)

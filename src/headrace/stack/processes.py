@@ -92,6 +92,8 @@ def marked(mark: str) -> list[Identity]:
 
 def send(identities: Iterable[Identity], number: int) -> None:
     for identity in identities:
+        # The number could still be reused before the signal is sent, in microseconds in which the
+        # kernel would have to hand out all others first.
         if identity.is_alive:
             try:
                 os.kill(identity.pid, number)

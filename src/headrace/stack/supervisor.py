@@ -165,6 +165,8 @@ class Supervisor:
         env = {**os.environ, **service.env, MARK: self._record.mark}
         user, group = service.user or (None, None)
         for report in service.reports:
+            # Of the run before. A pipeline that was killed once passed for healthy on what its
+            # predecessor had reported.
             report.unlink(missing_ok=True)
         with self._state.log(service.name).open("ab") as log:
             process = subprocess.Popen(
@@ -174,6 +176,8 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Ctrl-C then reaches the supervisor only, which ends services in their order; and
+                # what a service has started is found by its session.
                 start_new_session=True,
                 user=user,
                 group=group,
@@ -244,6 +248,8 @@ class Supervisor:
             if supervised.record.state == "starting":
                 supervised.was_ready = True
                 self._set(supervised, "running")
+        # Only a service that was ready: one that starts may take its time, as to recover a large
+        # directory. If it dies, `_watch` sees it.
         elif supervised.record.state == "running":
             supervised.bad_checks += 1
             supervised.next_at = now + HEALTH_EVERY_SECS
@@ -297,6 +303,8 @@ def _bound_log(path: Path) -> None:
     """Services append to their logs, so an oversized log can be truncated in place."""
     try:
         if path.stat().st_size > LOG_BYTES_MAX:
+            # Not renamed: the service has the file open and would go on writing to it. What it
+            # writes between these two calls is lost.
             shutil.copyfile(path, path.with_suffix(".log.1"))
             os.truncate(path, 0)
     except FileNotFoundError:

@@ -171,6 +171,7 @@ class Appender:
         self._raise_failure()
         lane = self._lane_of.get(stream)
         if lane is None:
+            # For good: two lanes would send the numbers of one stream out of order.
             lane = self._lane_of[stream] = self._next_lane()
         lane.put(stream, values)
 
@@ -198,6 +199,13 @@ class Appender:
 
 
 class _Lane:
+    """One thread with one connection, and the streams that are its own.
+
+    Its thread writes its figures; the task reads `failure` at any time, and the others once `end`
+    has joined the thread. After a failure it drops what it is given: nothing may be written behind
+    what is missing, and the whole task runs again.
+    """
+
     def __init__(
         self, options: WriteOptions, producer: Producer | None, content_types: dict[str, str]
     ) -> None:

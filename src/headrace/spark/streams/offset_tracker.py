@@ -219,6 +219,7 @@ class Tracker:
         wanted = None if target is None else target[name]
         is_replaced = any(
             known is not None
+            # Of an empty stream nothing can have been lost.
             and known.offset > START.token()
             and is_another(tail.created_at_ms, known.created_at_ms)
             for known in (read, seen, wanted)
@@ -231,6 +232,7 @@ class Tracker:
                 target.update(self.tails([name]))
                 wanted = target.get(name)
         span = self._span(tail, first, None if wanted is None else wanted.offset)
+        # Nothing to read, yet the offset of the query is not the tail: see `_waiting_at`.
         if span is None and tail.problem == TRIMMED:
             self._waiting_at[name] = tail.earliest_offset
         elif span is None and is_replaced and tail.problem is None:
@@ -285,6 +287,7 @@ class Tracker:
         messages, and the server finds their ends: `max_bytes` ends with the message that reaches
         it.
         """
+        # Only streams that must be cut are asked for; the ends of all others are known.
         messages = _shortages({s.stream: s.messages for s in spans}, bounds.messages_max)
         sizes = _shortages({s.stream: s.bytes for s in spans}, bounds.bytes_max)
         cut = [s for s in spans if s.stream in messages or s.stream in sizes]
