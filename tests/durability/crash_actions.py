@@ -14,7 +14,7 @@ from headrace.protocol.producers import ProducerHeaders
 from headrace.protocol.requests import Append, Create, ForkRequest
 from headrace.protocol.trims import Trim
 from headrace.subscriptions.manager import SubscriptionManager
-from headrace.subscriptions.model import Ack, Answer, SubscriptionKind
+from headrace.subscriptions.model import Ack, SubscriptionKind, WorkerAnswer
 from headrace.subscriptions.requests import parse_config
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _claim(machine: Machine) -> Callable[[SubscriptionManager], None]:
     return lambda manager: machine.claims.append(manager.claim("s", "worker"))
 
 
-def _answer(machine: Machine) -> tuple[str, Answer]:
+def _answer(machine: Machine) -> tuple[str, WorkerAnswer]:
     claim = machine.random.choice(machine.claims[-2:])
     acks = tuple(
         Ack(one["path"], machine.engine.streams[one["path"]].visible)
@@ -164,7 +164,7 @@ def _answer(machine: Machine) -> tuple[str, Answer]:
         if one["path"] in machine.engine.streams
     )
     done = machine.random.random() < 0.5
-    return claim["token"], Answer(claim["wake_id"], claim["generation"], acks, done)
+    return claim["token"], WorkerAnswer(claim["wake_id"], claim["generation"], acks, done)
 
 
 def _ack(machine: Machine) -> Callable[[SubscriptionManager], None]:

@@ -106,7 +106,7 @@ def test_small_streams_share_a_file(machine: Machine) -> None:
     assert verify_files(machine.disk).findings == []
 
 
-def parts_of(machine: Machine, name: str = "a") -> list[pack_format.Part]:
+def parts_of(machine: Machine, name: str = "a") -> list[pack_format.PackPart]:
     return pack_format.decode_parts(log_of(machine, name).sizes.packed)
 
 

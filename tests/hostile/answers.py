@@ -21,7 +21,7 @@ from typing import Final
 
 import httpx
 
-from headrace.protocol.sse import Decoder, Event
+from headrace.protocol.sse import EventDecoder, ReceivedEvent
 from headrace.testing.raw_http import EndOfConnection, RawConnection, RawResponse
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
@@ -259,7 +259,7 @@ class _Client:
         except (EndOfConnection, ConnectionResetError, StopIteration):
             self._found.closes += 1
 
-    def _expect(self, events: Iterator[Event], data: bytes, offset: str) -> None:
+    def _expect(self, events: Iterator[ReceivedEvent], data: bytes, offset: str) -> None:
         event, text = next(events), ""
         while event.type == "data":
             text += event.data
@@ -270,7 +270,7 @@ class _Client:
         assert f'"{offset}"' in event.data, (event, offset)
 
 
-def _events(connection: RawConnection) -> Iterator[Event]:
-    decoder = Decoder()
+def _events(connection: RawConnection) -> Iterator[ReceivedEvent]:
+    decoder = EventDecoder()
     for chunk in connection.chunks():
         yield from decoder.feed(chunk)

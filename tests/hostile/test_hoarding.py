@@ -22,7 +22,7 @@ from headrace.http.send_windows import (
     LargeAnswer,
     UnsentBudget,
 )
-from headrace.protocol.sse import Decoder, Event
+from headrace.protocol.sse import EventDecoder, ReceivedEvent
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess
@@ -69,10 +69,10 @@ def unsent_bytes(http: httpx.Client) -> int:
     return int(metric(http, "headrace_unsent_bytes"))
 
 
-def events(connection: RawConnection, count: int) -> list[Event]:
+def events(connection: RawConnection, count: int) -> list[ReceivedEvent]:
     """The next so many events of a stream of them."""
-    decoder = Decoder()
-    found: list[Event] = []
+    decoder = EventDecoder()
+    found: list[ReceivedEvent] = []
     for chunk in connection.chunks():
         found += decoder.feed(chunk)
         if len(found) >= count:
@@ -297,7 +297,7 @@ def test_a_large_event_arrives_whole(serve: Serve, tmp_path: Path, secure: bool)
             with connect(receive_buffer_bytes=8 * KIB) as slow:
                 slow.send(request_bytes("GET", f"{path}?offset=-1&live=sse"))
                 assert slow.head().status == 200
-                decoder = Decoder()
+                decoder = EventDecoder()
                 found = [event for chunk in slow.chunks() for event in decoder.feed(chunk)]
                 assert slow.is_at_end()
             assert [event.type for event in found] == ["data", "control"]

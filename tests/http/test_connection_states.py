@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from headrace.http import acceptor, connection
-from headrace.http.connection import Connection, State
+from headrace.http.connection import Connection, ConnectionState
 from headrace.testing.in_process import InProcessServer
 from headrace.testing.waiting import eventually
 
@@ -23,13 +23,17 @@ ROW = re.compile(r"^    (IDLE|BUSY|UNTAKEN|any) +([A-Z]+)  ", re.MULTILINE)
 LARGE_BYTES = 8 * 1024 * 1024
 BYTES = {"Content-Type": "application/octet-stream"}
 
-Change = tuple[State, State]
+Change = tuple[ConnectionState, ConnectionState]
 
 
 def table() -> set[Change]:
     """The changes that the docstring lists, without those to CLOSING, which any state has."""
     rows = ROW.findall(connection.__doc__ or "")
-    return {(State[before], State[after]) for before, after in rows if before != "any"}
+    return {
+        (ConnectionState[before], ConnectionState[after])
+        for before, after in rows
+        if before != "any"
+    }
 
 
 class Recording(Connection):
@@ -39,17 +43,17 @@ class Recording(Connection):
     changes: set[Change]
 
     def __init__(self, shared: connection.Shared) -> None:
-        self._now: State | None = None
+        self._now: ConnectionState | None = None
         super().__init__(shared)
         self.made.append(self)
 
     @property
-    def _state(self) -> State:
+    def _state(self) -> ConnectionState:
         assert self._now is not None
         return self._now
 
     @_state.setter
-    def _state(self, state: State) -> None:
+    def _state(self, state: ConnectionState) -> None:
         if self._now not in (None, state):
             self.changes.add((self._now, state))
         self._now = state
@@ -84,11 +88,11 @@ def until_closed(client: socket.socket) -> bytes:
     return received
 
 
-def states() -> list[State]:
+def states() -> list[ConnectionState]:
     return [made._state for made in Recording.made]
 
 
-def seen(*change: State) -> None:
+def seen(*change: ConnectionState) -> None:
     eventually(lambda: change in Recording.changes, f"{change[0]} becomes {change[1]}")
 
 
@@ -98,34 +102,36 @@ def test_connections_change_their_state_as_the_table_says(server: InProcessServe
         http.put(url, headers=BYTES)
         for _ in range(LARGE_BYTES >> 20):
             http.post(url, headers=BYTES, content=b"x" * (1 << 20))
-    seen(State.IDLE, State.BUSY)
-    seen(State.BUSY, State.IDLE)
+    seen(ConnectionState.IDLE, ConnectionState.BUSY)
+    seen(ConnectionState.BUSY, ConnectionState.IDLE)
 
     with connected(server, receive_bytes=4096) as slow:
         slow.sendall(get("/v1/stream/states?offset=-1"))
-        seen(State.BUSY, State.UNTAKEN)
+        seen(ConnectionState.BUSY, ConnectionState.UNTAKEN)
         slow.sendall(get("/v1/stream/states?offset=now", "Connection: close"))
         assert until_closed(slow).count(b"HTTP/1.1 200 OK") == 2, "the second is run after that"
-    seen(State.UNTAKEN, State.IDLE)
+    seen(ConnectionState.UNTAKEN, ConnectionState.IDLE)
 
     with connected(server) as reader:
         reader.sendall(get("/v1/stream/states?offset=now&live=sse"))
-        seen(State.BUSY, State.STREAMING)
-    seen(State.STREAMING, State.CLOSING)
+        seen(ConnectionState.BUSY, ConnectionState.STREAMING)
+    seen(ConnectionState.STREAMING, ConnectionState.CLOSING)
 
     with connected(server) as malformed:
         malformed.sendall(b"NOT HTTP\r\n\r\n")
         assert until_closed(malformed).startswith(b"HTTP/1.1 400")
-    seen(State.IDLE, State.DISCARDING)
+    seen(ConnectionState.IDLE, ConnectionState.DISCARDING)
 
     with connected(server) as idle:
         idle.sendall(get("/healthz"))
-        eventually(lambda: State.IDLE in states(), "the answer is complete")
-        waiting = next(made for made in Recording.made if made._state is State.IDLE)
+        eventually(lambda: ConnectionState.IDLE in states(), "the answer is complete")
+        waiting = next(made for made in Recording.made if made._state is ConnectionState.IDLE)
         server.call_soon(waiting.pause_writing)
-        seen(State.IDLE, State.UNTAKEN)
+        seen(ConnectionState.IDLE, ConnectionState.UNTAKEN)
         server.call_soon(waiting.resume_writing)
-        eventually(lambda: waiting._state is State.IDLE, "it goes on")
+        eventually(lambda: waiting._state is ConnectionState.IDLE, "it goes on")
 
-    eventually(lambda: set(states()) == {State.CLOSING}, "every connection ends")
-    assert {change for change in Recording.changes if change[1] is not State.CLOSING} == table()
+    eventually(lambda: set(states()) == {ConnectionState.CLOSING}, "every connection ends")
+    assert {
+        change for change in Recording.changes if change[1] is not ConnectionState.CLOSING
+    } == table()

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.protocol.sse import Decoder
+from headrace.protocol.sse import EventDecoder
 from headrace.testing.raw_http import RawConnection
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import live_readers
@@ -105,7 +105,7 @@ def test_stalled_readers_do_not_keep_events_from_healthy_ones(
 
 
 def parted(transcript: str) -> tuple[list[str], list[dict[str, object]]]:
-    events = list(Decoder().feed(transcript.encode()))
+    events = list(EventDecoder().feed(transcript.encode()))
     data = [event.data for event in events if event.type == "data"]
     return data, [json.loads(event.data) for event in events if event.type == "control"]
 

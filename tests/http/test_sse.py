@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from headrace.protocol.sse import Decoder
+from headrace.protocol.sse import EventDecoder
 from headrace.testing.raw_http import RawConnection
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import live_readers
@@ -441,7 +441,7 @@ def test_an_http_1_0_client_gets_the_events_unchunked(
         head = client.head()
         body = client.rest()
     assert "transfer-encoding" not in head.headers
-    data, control = Decoder().feed(body)
+    data, control = EventDecoder().feed(body)
     assert data.data == "é\n"
     assert json.loads(control.data)["streamNextOffset"] == tail
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from headrace.protocol.json_mode import wire_bytes
 from headrace.protocol.offsets import Position
 from headrace.protocol.sse import (
-    Decoder,
-    Event,
+    EventDecoder,
+    ReceivedEvent,
     control_event,
     data_event,
     data_event_part,
@@ -31,9 +31,9 @@ BYTE_BY_BYTE = list(range(400))
 TAIL = Position(3, 12)
 
 
-def decode(encoded: bytes, cuts: list[int]) -> list[Event]:
+def decode(encoded: bytes, cuts: list[int]) -> list[ReceivedEvent]:
     """The events in `encoded`, fed to a decoder in slices."""
-    decoder = Decoder()
+    decoder = EventDecoder()
     edges = [0, *cuts, len(encoded)]
     slices = [encoded[start:end] for start, end in pairwise(edges)]
     return [event for piece in slices for event in decoder.feed(piece)]
@@ -116,23 +116,29 @@ def test_a_control_event_is_json_that_says_where_the_reader_stands(
 def test_a_byte_order_mark_before_the_first_event_is_dropped_however_it_is_sliced(
     cuts: list[int],
 ) -> None:
-    assert decode(b"\xef\xbb\xbfdata:x\n\n", cuts) == [Event("message", "x")]
+    assert decode(b"\xef\xbb\xbfdata:x\n\n", cuts) == [ReceivedEvent("message", "x")]
 
 
 @pytest.mark.parametrize(
     ("encoded", "events"),
     [
-        (b"data\n\n", [Event("message", "")]),
-        (b"data:a\ndata: b\ndata:  c\n\n", [Event("message", "a\nb\n c")]),
-        (b":comment\nid: 3\nretry: 1\ndata:x\n\n", [Event("message", "x")]),
-        (b"event: a\nevent: b\ndata:x\n\ndata:y\n\n", [Event("b", "x"), Event("message", "y")]),
-        (b"event: a\n\ndata:y\n\n", [Event("message", "y")]),
-        (b"data:x\r\n\r\ndata:y\r\r\n", [Event("message", "x"), Event("message", "y")]),
+        (b"data\n\n", [ReceivedEvent("message", "")]),
+        (b"data:a\ndata: b\ndata:  c\n\n", [ReceivedEvent("message", "a\nb\n c")]),
+        (b":comment\nid: 3\nretry: 1\ndata:x\n\n", [ReceivedEvent("message", "x")]),
+        (
+            b"event: a\nevent: b\ndata:x\n\ndata:y\n\n",
+            [ReceivedEvent("b", "x"), ReceivedEvent("message", "y")],
+        ),
+        (b"event: a\n\ndata:y\n\n", [ReceivedEvent("message", "y")]),
+        (
+            b"data:x\r\n\r\ndata:y\r\r\n",
+            [ReceivedEvent("message", "x"), ReceivedEvent("message", "y")],
+        ),
         (b"data:unfinished\n", []),
-        (b"da\xffta:x\ndata:\xff\n\n", [Event("message", "\ufffd")]),
+        (b"da\xffta:x\ndata:\xff\n\n", [ReceivedEvent("message", "\ufffd")]),
     ],
 )
-def test_the_decoder_follows_the_html_standard(encoded: bytes, events: list[Event]) -> None:
+def test_the_decoder_follows_the_html_standard(encoded: bytes, events: list[ReceivedEvent]) -> None:
     assert decode(encoded, []) == events
     assert decode(encoded, BYTE_BY_BYTE) == events
 

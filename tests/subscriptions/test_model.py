@@ -13,13 +13,13 @@ from headrace.subscriptions.errors import Code, SubscriptionRefused
 from headrace.subscriptions.model import (
     WAKE_STREAMS_MAX,
     Ack,
-    Answer,
-    Retry,
     Step,
     Subscription,
     SubscriptionConfig,
     SubscriptionKind,
     Wake,
+    WebhookRetry,
+    WorkerAnswer,
     apply,
     backoff_ms,
     decide_answer,
@@ -92,7 +92,7 @@ def answer(
     done: bool = False,
     now_ms: int = NOW_MS,
 ) -> Step | SubscriptionRefused:
-    said = Answer(wake.id, wake.generation, acks, done)
+    said = WorkerAnswer(wake.id, wake.generation, acks, done)
     return decide_answer(subscription, said, wake.generation, now_ms, lambda _, __: True)
 
 
@@ -247,7 +247,7 @@ def test_an_announced_wake_waits_for_a_claim_without_a_lease() -> None:
 def test_a_release_gives_the_work_back_unacknowledged() -> None:
     sub = subscription(a=1)
     wake = claimed(sub)
-    take(sub, decide_release(sub, Answer(wake.id, wake.generation), wake.generation))
+    take(sub, decide_release(sub, WorkerAnswer(wake.id, wake.generation), wake.generation))
     assert list(sub.pending) == ["a"]
     assert woken(sub, "w_2").generation == 2
 
@@ -297,7 +297,7 @@ def test_one_bad_ack_and_none_is_applied(bad: Ack) -> None:
 def test_an_ack_inside_a_message_is_refused() -> None:
     sub = subscription(a=3)
     wake = claimed(sub)
-    said = Answer(wake.id, wake.generation, (Ack("a", at(1)),))
+    said = WorkerAnswer(wake.id, wake.generation, (Ack("a", at(1)),))
     outcome = decide_answer(sub, said, wake.generation, NOW_MS, lambda _, __: False)
     assert refusal(outcome).code is Code.INVALID_OFFSET
 
@@ -312,7 +312,7 @@ def test_all_three_names_of_a_wake_must_be_right(
 ) -> None:
     sub = subscription(a=1)
     claimed(sub)
-    said = Answer(wake_id, generation, (Ack("a", at(1)),), done)
+    said = WorkerAnswer(wake_id, generation, (Ack("a", at(1)),), done)
     before = sub.delivery
     for outcome in (
         decide_answer(sub, said, token_generation, NOW_MS, lambda _, __: True),
@@ -361,7 +361,7 @@ def test_a_failed_webhook_waits_and_is_sent_again_as_the_same_wake() -> None:
     wake = attempted(sub)
     take(sub, decide_failed(sub, wake.id, NOW_MS, 0.5))
     assert sub.is_failing
-    assert sub.delivery.retry == Retry(1, NOW_MS + 1000)
+    assert sub.delivery.retry == WebhookRetry(1, NOW_MS + 1000)
     assert sub.due_at_ms == NOW_MS + 1000
     assert decide_wake(sub, "w_2") is None
     take(sub, decide_attempt(sub, NOW_MS + 1000))
@@ -369,7 +369,7 @@ def test_a_failed_webhook_waits_and_is_sent_again_as_the_same_wake() -> None:
     assert sub.delivery.wake.id == wake.id
     assert sub.is_failing
     take(sub, decide_failed(sub, wake.id, NOW_MS + 1100, 0.5))
-    assert sub.delivery.retry == Retry(2, NOW_MS + 3100)
+    assert sub.delivery.retry == WebhookRetry(2, NOW_MS + 3100)
     take(sub, decide_attempt(sub, NOW_MS + 3100))
     take(sub, decide_delivered(sub, wake.id, done=False))
     assert not sub.is_failing
@@ -380,7 +380,7 @@ def test_a_webhook_without_an_answer_within_its_lease_has_failed() -> None:
     sub = subscription(WEBHOOK, a=1)
     wake = attempted(sub)
     take(sub, decide_expiry(sub, NOW_MS + TTL_MS, 0.5))
-    assert sub.delivery.retry == Retry(1, NOW_MS + TTL_MS + 1000)
+    assert sub.delivery.retry == WebhookRetry(1, NOW_MS + TTL_MS + 1000)
     assert decide_failed(sub, wake.id, NOW_MS + TTL_MS, 0.5) is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.protocol.offsets import Position
 from headrace.subscriptions import requests
 from headrace.subscriptions.errors import Code, SubscriptionRefused
-from headrace.subscriptions.model import Ack, Answer, SubscriptionKind
+from headrace.subscriptions.model import Ack, SubscriptionKind, WorkerAnswer
 
 HOOK = {"type": "webhook", "pattern": "events/*", "webhook": {"url": "https://w.example/"}}
 PULL = {"type": "pull-wake", "pattern": "events/*", "wake_stream": "wake"}
@@ -183,8 +183,8 @@ def test_an_answer() -> None:
         }
     )
     position = Position(2, 84)
-    assert answer == Answer("w_1", 7, (Ack("a", position), Ack("b", position)), True)
-    assert requests.parse_answer({"wake_id": "w", "generation": 1}) == Answer("w", 1)
+    assert answer == WorkerAnswer("w_1", 7, (Ack("a", position), Ack("b", position)), True)
+    assert requests.parse_answer({"wake_id": "w", "generation": 1}) == WorkerAnswer("w", 1)
 
 
 @pytest.mark.parametrize(

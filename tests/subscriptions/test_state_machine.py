@@ -15,13 +15,13 @@ from headrace.protocol.offsets import START, Position
 from headrace.subscriptions.errors import Code, SubscriptionRefused
 from headrace.subscriptions.model import (
     Ack,
-    Answer,
     Delivery,
     Step,
     Subscription,
     SubscriptionConfig,
     SubscriptionKind,
     Wake,
+    WorkerAnswer,
     apply,
     decide_answer,
     decide_attempt,
@@ -114,7 +114,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         generation, token = data.draw(wakes).generation, data.draw(wakes).generation
         positions = st.builds(lambda n: Position(n, n), st.integers(0, 8))
         acks = tuple(data.draw(st.lists(st.builds(Ack, NAMES, positions), max_size=3)))
-        said = Answer(wake_id, generation, acks, done)
+        said = WorkerAnswer(wake_id, generation, acks, done)
         before = (self.sub.delivery, self.positions())
         if release:
             outcome = decide_release(self.sub, said, token)

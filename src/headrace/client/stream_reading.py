@@ -22,7 +22,7 @@ from headrace.protocol import framed
 from headrace.protocol.headers import is_json
 from headrace.protocol.json_mode import response_body
 from headrace.protocol.offsets import BEGINNING
-from headrace.protocol.sse import Decoder
+from headrace.protocol.sse import EventDecoder
 
 
 class _Control(msgspec.Struct):
@@ -239,7 +239,7 @@ class Reading:
             self._misunderstood("the response is not an event stream")
         self._opened += 1
         encoded = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
-        decoder = Decoder()
+        decoder = EventDecoder()
         payloads: list[bytes] = []
         # Bytes without their control event are dropped with the connection: only the control
         # event says where they end, so the next connection brings them again.

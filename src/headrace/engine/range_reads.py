@@ -14,7 +14,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk, ReadOutcome
 from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, InvalidOffset
-from headrace.protocol.bounds import Bounds
+from headrace.protocol.bounds import ReadBounds
 from headrace.protocol.offsets import Position
 
 # How far a seek looks ahead where only reading tells; a bound further away is met in steps.
@@ -27,7 +27,7 @@ def read_bounded(
     engine: Engine,
     stream: Stream,
     start: Position,
-    bounds: Bounds,
+    bounds: ReadBounds,
     reply: Callable[[ReadOutcome], None],
 ) -> None:
     """What follows `start` within `bounds`, up to one chunk."""

@@ -40,7 +40,7 @@ LeaveOut = Callable[[str, Exception], object]
 """Takes the name of a document that cannot be read, and the reason."""
 
 
-class Window(msgspec.Struct, array_like=True, frozen=True):
+class StoredWindow(msgspec.Struct, array_like=True, frozen=True):
     """A stream's last use, in milliseconds of uptime, and its last write at that time."""
 
     touched_ms: int
@@ -52,7 +52,7 @@ class Renewals:
         self._expiring = expiring
         self._storage = storage
         self._clock = clock
-        self._written: dict[int, Window] = {}
+        self._written: dict[int, StoredWindow] = {}
         self._old: list[str] = []
         self._shift_ms = 0  # from the steady clock to milliseconds of running
         self._round_ms = 0
@@ -74,7 +74,7 @@ class Renewals:
         ran = _decode_all(
             {RAN: documents.pop(RAN)} if RAN in documents else {}, PREFIX, int, leave_out
         )
-        windows = _windows(_decode_all(documents, PREFIX, Window, leave_out))
+        windows = _windows(_decode_all(documents, PREFIX, StoredWindow, leave_out))
         last_use_ms = max((window.touched_ms for window in windows.values()), default=now_ms)
         ran_ms = ran.get(RAN, before.pop(OLD_ALIVE, last_use_ms))
         self._shift_ms = ran_ms - now_ms
@@ -143,11 +143,11 @@ class Renewals:
             self._old = []
         self._storage.put_documents(documents)
 
-    def _window(self, stream: Stream, now_ms: int) -> Window:
+    def _window(self, stream: Stream, now_ms: int) -> StoredWindow:
         """A stream that is being followed is in use until now."""
         state = stream.state
         touched_ms = now_ms if stream.readers else state.touched_ms
-        return Window(touched_ms + self._shift_ms, state.written_ms)
+        return StoredWindow(touched_ms + self._shift_ms, state.written_ms)
 
 
 def _decode_all(
@@ -163,7 +163,7 @@ def _decode_all(
     return found
 
 
-def _windows(named: dict[str, Window]) -> dict[int, Window]:
+def _windows(named: dict[str, StoredWindow]) -> dict[int, StoredWindow]:
     return {int(name, 16): window for name, window in named.items()}
 
 

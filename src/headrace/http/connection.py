@@ -5,7 +5,7 @@ it sees that one's effect. Each has an exchange of its own, which is dead once i
 late or second answer is dropped, and above all never reaches the next request. Nothing here
 knows a rule of the protocol above HTTP.
 
-The state of a connection, `State`. An exchange is set in BUSY and STREAMING only:
+The state of a connection, `ConnectionState`. An exchange is set in BUSY and STREAMING only:
 
     IDLE        no request is under way; the next one may run
     BUSY        a request is under way, and its answer has not begun, or is a large one being sent
@@ -74,7 +74,7 @@ from headrace.protocol import responses
 from headrace.protocol.responses import WITHOUT_BODY, Response
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """See the tables at the top."""
 
     IDLE = "idle"
@@ -86,12 +86,12 @@ class State(Enum):
 
 
 # Read for every request: a constant of the module costs less than an attribute of the class.
-IDLE: Final = State.IDLE
-BUSY: Final = State.BUSY
-UNTAKEN: Final = State.UNTAKEN
-STREAMING: Final = State.STREAMING
-DISCARDING: Final = State.DISCARDING
-CLOSING: Final = State.CLOSING
+IDLE: Final = ConnectionState.IDLE
+BUSY: Final = ConnectionState.BUSY
+UNTAKEN: Final = ConnectionState.UNTAKEN
+STREAMING: Final = ConnectionState.STREAMING
+DISCARDING: Final = ConnectionState.DISCARDING
+CLOSING: Final = ConnectionState.CLOSING
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from headrace.http.exchange import Exchange, Request
 from headrace.http.streamed_bodies import PIECE_BYTES, PieceReply, StreamedBodies
 from headrace.http.url_schemes import BucketUrls
 from headrace.protocol import multipart, responses
-from headrace.protocol.bounds import Bounds
+from headrace.protocol.bounds import ReadBounds
 from headrace.protocol.headers import DEFAULT_CONTENT_TYPE
 from headrace.protocol.offsets import Position
 from headrace.protocol.requests import parse_query
@@ -163,7 +163,7 @@ class BootstrapPieces:
         elif self._reading_blob and self._blob is not None:
             self._blob.next(lambda piece: self._take_blob(piece, reply))
         elif self._position != self._end:
-            bounds = Bounds(self._end, MESSAGES_MAX, PIECE_BYTES)
+            bounds = ReadBounds(self._end, MESSAGES_MAX, PIECE_BYTES)
             read_bounded(
                 self._engine,
                 self._stream,

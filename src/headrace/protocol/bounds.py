@@ -19,7 +19,7 @@ FIELDS: Final = frozenset({"until", "max_messages", "max_bytes", "format"})
 FRAMED: Final = "framed"
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class ReadBounds(msgspec.Struct, frozen=True):
     """`until` is exclusive; None bounds nothing."""
 
     until: Position | None = None
@@ -28,14 +28,14 @@ class Bounds(msgspec.Struct, frozen=True):
     framed: bool = False
 
 
-def parse_bounds(fields: Mapping[str, str]) -> Bounds | None:
+def parse_bounds(fields: Mapping[str, str]) -> ReadBounds | None:
     """The bounds among a read's query parameters; None where there are none."""
     if FIELDS.isdisjoint(fields):
         return None
     until, form = fields.get("until"), fields.get("format")
     if form not in (None, FRAMED):
         raise InvalidRequest(f"format must be {FRAMED}, not {form[:64]!r}.")
-    return Bounds(
+    return ReadBounds(
         until=None if until is None else parse_token(until),
         messages_max=parse_bound("max_messages", fields.get("max_messages")),
         bytes_max=parse_bound("max_bytes", fields.get("max_bytes")),

@@ -143,7 +143,7 @@ def accept(
         del receipts[0]
 
 
-class Written(NamedTuple):
+class AppendEnd(NamedTuple):
     """The message that ends at `end` is the last of this producer's append `seq`."""
 
     end: Position
@@ -154,7 +154,7 @@ class Written(NamedTuple):
 
 def written_between(
     known: dict[bytes, ProducerState], start: Position, until: Position, closed_at: Position | None
-) -> Iterator[Written]:
+) -> Iterator[AppendEnd]:
     """The known producers of messages that end after `start` and not after `until`.
 
     Receipts say where appends ended, so only the last message of an append is certain; the others
@@ -170,4 +170,4 @@ def written_between(
                 continue  # a close without data, after the append that wrote the message
             if end == closed_at and at + 1 == len(receipts):
                 continue  # either the message's append, or a close after another producer's
-            yield Written(end, id, producer.epoch, producer.seq - (len(receipts) - 1 - at))
+            yield AppendEnd(end, id, producer.epoch, producer.seq - (len(receipts) - 1 - at))

@@ -17,7 +17,7 @@ import msgspec
 from headrace.errors import InvalidOffset, InvalidRequest, Refused
 from headrace.limits import PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
 from headrace.protocol.bounds import FIELDS as BOUND_FIELDS
-from headrace.protocol.bounds import Bounds, parse_bounds
+from headrace.protocol.bounds import ReadBounds, parse_bounds
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.headers import (
     Headers,
@@ -83,7 +83,7 @@ class Read:
     start: Position | str = BEGINNING
     live: Live = Live.NO
     cursor: str | None = None
-    bounds: Bounds | None = None
+    bounds: ReadBounds | None = None
 
 
 def parse_append(headers: Headers, body: bytes) -> Append:

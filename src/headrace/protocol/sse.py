@@ -98,14 +98,14 @@ def ends_inside_character(data: bytes) -> bool:
     return False
 
 
-class Event(NamedTuple):
+class ReceivedEvent(NamedTuple):
     """One event as a receiver sees it; `type` is `message` where the sender named none."""
 
     type: str
     data: str
 
 
-class Decoder:
+class EventDecoder:
     """An event stream parser by the rules of the HTML standard, fed any slices of bytes."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Decoder:
         self._data: list[str] = []
         self._begun = False
 
-    def feed(self, received: bytes) -> Iterator[Event]:
+    def feed(self, received: bytes) -> Iterator[ReceivedEvent]:
         self._buffer += received
         if not self._begun:
             if len(self._buffer) < len(BOM) and BOM.startswith(self._buffer):
@@ -131,7 +131,7 @@ class Decoder:
             if event is not None:
                 yield event
 
-    def _line(self, line: str) -> Event | None:
+    def _line(self, line: str) -> ReceivedEvent | None:
         if not line:
             return self._dispatch()
         field, _, value = line.partition(":")
@@ -142,7 +142,7 @@ class Decoder:
             self._type = value
         return None
 
-    def _dispatch(self) -> Event | None:
+    def _dispatch(self) -> ReceivedEvent | None:
         data, self._data = self._data, []
         type_, self._type = self._type, ""
-        return Event(type_ or "message", "\n".join(data)) if data else None
+        return ReceivedEvent(type_ or "message", "\n".join(data)) if data else None

@@ -35,7 +35,12 @@ from headrace.subscriptions.errors import (
     set_aside,
 )
 from headrace.subscriptions.links import Follower, Links, Quota
-from headrace.subscriptions.model import Answer, Subscription, SubscriptionConfig, SubscriptionKind
+from headrace.subscriptions.model import (
+    Subscription,
+    SubscriptionConfig,
+    SubscriptionKind,
+    WorkerAnswer,
+)
 from headrace.subscriptions.payloads import Urls
 from headrace.subscriptions.requests import refuse_own_wake_stream
 from headrace.subscriptions.store import SubscriptionStore
@@ -313,7 +318,9 @@ class SubscriptionManager:
         token = self._tokens.issue(id, wake.generation, now_ms)
         return payloads.claimed(subscription, wake, token)
 
-    def answer(self, id: str, kind: SubscriptionKind, token: str, answer: Answer) -> dict[str, Any]:
+    def answer(
+        self, id: str, kind: SubscriptionKind, token: str, answer: WorkerAnswer
+    ) -> dict[str, Any]:
         """A callback (webhook) or an ack (pull-wake)."""
         follower = self._find(id, kind)
         subscription = follower.subscription
@@ -323,7 +330,7 @@ class SubscriptionManager:
         self._dispatcher.carry_out(follower, decision)
         return {"ok": True, "next_wake": answer.done and bool(subscription.pending)}
 
-    def release(self, id: str, token: str, answer: Answer) -> None:
+    def release(self, id: str, token: str, answer: WorkerAnswer) -> None:
         follower = self._find(id, SubscriptionKind.PULL_WAKE)
         generation = self._tokens.generation(token, id, self._engine.steady.now_ms())
         self._dispatcher.carry_out(

@@ -152,7 +152,7 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class WebhookRetry:
     """A webhook that failed `attempts` times in a row."""
 
     attempts: int
@@ -163,7 +163,7 @@ class Retry:
 class Delivery:
     generation: int = 0
     wake: Wake | None = None
-    retry: Retry | None = None
+    retry: WebhookRetry | None = None
 
     def ended(self) -> Delivery:
         return Delivery(self.generation)
@@ -182,7 +182,7 @@ class Ack(NamedTuple):
     position: Position
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """What a worker says about a wake: callback, ack or release."""
 
     wake_id: str
@@ -364,7 +364,7 @@ def decide_failed(
         # Its streams are gone, so there is nothing to send again.
         return Step(delivery.ended())
     attempts = delivery.retry.attempts + 1 if delivery.retry else 1
-    retry = Retry(attempts, now_ms + backoff_ms(attempts, chance))
+    retry = WebhookRetry(attempts, now_ms + backoff_ms(attempts, chance))
     return Step(Delivery(delivery.generation, replace(wake, lease_until_ms=None), retry))
 
 
@@ -408,7 +408,7 @@ def decide_claim(
 
 def decide_answer(
     subscription: Subscription,
-    answer: Answer,
+    answer: WorkerAnswer,
     token_generation: int,
     now_ms: int,
     is_boundary: Callable[[str, Position], bool],
@@ -432,7 +432,7 @@ def decide_answer(
 
 
 def decide_release(
-    subscription: Subscription, answer: Answer, token_generation: int
+    subscription: Subscription, answer: WorkerAnswer, token_generation: int
 ) -> Step | SubscriptionRefused:
     """Give the work back, unacknowledged."""
     wake = _fence(subscription, answer, token_generation)
@@ -442,7 +442,7 @@ def decide_release(
 
 
 def _fence(
-    subscription: Subscription, answer: Answer, token_generation: int
+    subscription: Subscription, answer: WorkerAnswer, token_generation: int
 ) -> Wake | SubscriptionRefused:
     wake = subscription.delivery.wake
     # All three: the token is signed, so it alone cannot be guessed; the other two make a client

@@ -18,7 +18,7 @@ from headrace.protocol.offsets import parse_token
 from headrace.subscriptions.callback_urls import URL_BYTES_MAX
 from headrace.subscriptions.errors import Code, SubscriptionRefused, invalid
 from headrace.subscriptions.globs import Glob, check_bounds
-from headrace.subscriptions.model import Ack, Answer, SubscriptionConfig, SubscriptionKind
+from headrace.subscriptions.model import Ack, SubscriptionConfig, SubscriptionKind, WorkerAnswer
 
 LEASE_TTL_MS_MIN: Final = 1_000
 LEASE_TTL_MS_MAX: Final = 600_000
@@ -188,7 +188,7 @@ def parse_worker(document: Document) -> str:
     return worker
 
 
-def parse_answer(document: Document) -> Answer:
+def parse_answer(document: Document) -> WorkerAnswer:
     wake_id, generation = document.get("wake_id"), document.get("generation")
     if not isinstance(wake_id, str) or type(generation) is not int:
         raise invalid("wake_id, a string, and generation, an integer, must be those of the wake.")
@@ -202,7 +202,7 @@ def parse_answer(document: Document) -> Answer:
     done = document.get("done", False)
     if not isinstance(done, bool):
         raise invalid("done must be true or false.")
-    return Answer(wake_id, generation, tuple(_parse_ack(ack) for ack in acks), done)
+    return WorkerAnswer(wake_id, generation, tuple(_parse_ack(ack) for ack in acks), done)
 
 
 def _parse_ack(value: object) -> Ack:

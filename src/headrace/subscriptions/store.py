@@ -29,11 +29,11 @@ from headrace.subscriptions.globs import Glob
 from headrace.subscriptions.model import (
     Delivery,
     Link,
-    Retry,
     Subscription,
     SubscriptionConfig,
     SubscriptionKind,
     Wake,
+    WebhookRetry,
 )
 from headrace.subscriptions.signing import (
     TOKEN_KEY_BYTES,
@@ -239,7 +239,7 @@ class SubscriptionStore:
             wake = Wake(
                 found.id, found.generation, found.stream, tails, found.holder, found.lease_until_ms
             )
-        retry = None if record.retry is None else Retry(*record.retry)
+        retry = None if record.retry is None else WebhookRetry(*record.retry)
         subscription.delivery = Delivery(record.generation, wake, retry)
         self._written[subscription] = subscription.delivery
 

@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from headrace.protocol.sse import Decoder, Event
+from headrace.protocol.sse import EventDecoder, ReceivedEvent
 from headrace.testing.raw_http import EndOfConnection, RawConnection, request_bytes
 
 
@@ -27,8 +27,8 @@ class EventStream:
         self.head = connection.head()
         assert self.head.status == 200, (self.head.status, self.head.headers)
         self._chunks = connection.chunks()
-        self._decoder = Decoder()
-        self._events: deque[Event] = deque()
+        self._decoder = EventDecoder()
+        self._events: deque[ReceivedEvent] = deque()
 
     def __enter__(self) -> EventStream:
         return self
@@ -41,7 +41,7 @@ class EventStream:
     ) -> None:
         self.connection.close()
 
-    def event(self) -> Event | None:
+    def event(self) -> ReceivedEvent | None:
         """The next event; None is the clean end of the response."""
         while not self._events:
             chunk = next(self._chunks, None)

@@ -8,8 +8,8 @@ from headrace.http.openapi.components import ref
 from headrace.http.openapi.operation import (
     ANY,
     TEXT,
-    Answer,
     Operation,
+    Success,
     body_of,
     document_of,
     json_of,
@@ -45,7 +45,7 @@ def _answering(name: str, id: str, summary: str) -> Operation:
         id,
         summary,
         "Acknowledgement",
-        answers={200: Answer("It is recorded.", (), json_of("Acknowledged"))},
+        answers={200: Success("It is recorded.", (), json_of("Acknowledged"))},
         problems=(
             *(_INVALID, "subscription-token-invalid", "subscription-token-expired", _NOT_FOUND),
             *("subscription-fenced", "subscription-invalid-offset"),
@@ -73,8 +73,8 @@ _CONTROL: Final = (
         "Create a subscription, or confirm an equal one",
         "subscriptions",
         {
-            200: Answer("An equal one exists.", (), json_of("Subscription")),
-            201: Answer("It was created.", (), json_of("Subscription")),
+            200: Success("An equal one exists.", (), json_of("Subscription")),
+            201: Success("It was created.", (), json_of("Subscription")),
         },
         (
             *(_INVALID, "subscription-webhook-url-rejected", "subscription-already-exists"),
@@ -100,7 +100,7 @@ _CONTROL: Final = (
         "deleteSubscription",
         "Delete a subscription; repeating it is not an error",
         "subscriptions",
-        {204: Answer("It is gone.")},
+        {204: Success("It is gone.")},
         (_INVALID,),
         _ID,
     ),
@@ -109,7 +109,7 @@ _CONTROL: Final = (
         "addStreams",
         "Follow more streams by name",
         "StreamNames",
-        answers={204: Answer("They are followed.")},
+        answers={204: Success("They are followed.")},
         problems=(_INVALID, _NOT_FOUND, "subscription-body-too-large", _FULL),
     ),
     Operation(
@@ -118,7 +118,7 @@ _CONTROL: Final = (
         "removeStream",
         "Follow a stream no longer by name",
         "subscriptions",
-        {204: Answer("It is no longer followed by name.")},
+        {204: Success("It is no longer followed by name.")},
         (_INVALID, _NOT_FOUND),
         (*_ID, "name"),
     ),
@@ -127,7 +127,7 @@ _CONTROL: Final = (
         "claimWork",
         "Take the pending work of a pull-wake subscription",
         "Worker",
-        answers={200: Answer("The work, and the token to answer with.", (), json_of("Wake"))},
+        answers={200: Success("The work, and the token to answer with.", (), json_of("Wake"))},
         problems=(
             *(_INVALID, _NOT_FOUND, "subscription-already-claimed"),
             "subscription-no-pending-work",
@@ -140,7 +140,7 @@ _CONTROL: Final = (
         "releaseWork",
         "Release claimed work",
         "Acknowledgement",
-        answers={204: Answer("It is released.")},
+        answers={204: Success("It is released.")},
         problems=(
             *(_INVALID, "subscription-token-invalid", "subscription-token-expired", _NOT_FOUND),
             "subscription-fenced",
@@ -155,7 +155,7 @@ _CONTROL: Final = (
             "The public keys that sign webhooks",
             "subscriptions",
             {
-                200: Answer(
+                200: Success(
                     "A key set.",
                     ("Cache-Control",),
                     {"application/jwk-set+json": {"schema": ref("Keys")}},
@@ -173,7 +173,7 @@ _SERVER: Final = (
             "isAlive",
             "Whether the process answers",
             "server",
-            {200: Answer("It does.", (), TEXT)},
+            {200: Success("It does.", (), TEXT)},
         )
     ),
     *with_head(
@@ -183,7 +183,7 @@ _SERVER: Final = (
             "isReady",
             "Whether the server should get traffic",
             "server",
-            {200: Answer("It should.", (), TEXT)},
+            {200: Success("It should.", (), TEXT)},
             ("draining", "storage-failed", "storage-read-only", "insufficient-storage"),
         )
     ),
@@ -194,7 +194,7 @@ _SERVER: Final = (
             "readMetrics",
             "Metrics in the format of Prometheus",
             "server",
-            {200: Answer("The metrics.", (), TEXT)},
+            {200: Success("The metrics.", (), TEXT)},
         )
     ),
     *with_head(
@@ -205,8 +205,8 @@ _SERVER: Final = (
             "This description",
             "server",
             {
-                200: Answer("It.", ("ETag",), {"application/json": {}}),
-                304: Answer("The client has it.", ("ETag",)),
+                200: Success("It.", ("ETag",), {"application/json": {}}),
+                304: Success("The client has it.", ("ETag",)),
             },
             (),
             ("If-None-Match",),
@@ -223,7 +223,7 @@ BROWSER_OPERATIONS: Final = (
             "leadToBrowser",
             "The stream browser, for a request that accepts text/html",
             "server",
-            {307: Answer("At ui/.", ("Location",))},
+            {307: Success("At ui/.", ("Location",))},
             ("not-found",),
         )
     ),
@@ -234,7 +234,7 @@ BROWSER_OPERATIONS: Final = (
             "findBrowser",
             "Where the stream browser is",
             "server",
-            {308: Answer("At /ui/.", ("Location",))},
+            {308: Success("At /ui/.", ("Location",))},
         )
     ),
     *with_head(
@@ -245,8 +245,8 @@ BROWSER_OPERATIONS: Final = (
             "A file of the stream browser",
             "server",
             {
-                200: Answer("The file.", ("ETag", "Cache-Control"), ANY),
-                304: Answer("The client has it.", ("ETag",)),
+                200: Success("The file.", ("ETag", "Cache-Control"), ANY),
+                304: Success("The client has it.", ("ETag",)),
             },
             (),
             ("file", "If-None-Match"),

@@ -21,7 +21,7 @@ def json_of(name: str) -> Content:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Success:
     """A success: what it says, the headers it may have, the kinds of its body."""
 
     what: str
@@ -38,7 +38,7 @@ class Operation:
     id: str
     summary: str
     tag: str
-    answers: Mapping[int, Answer]
+    answers: Mapping[int, Success]
     problems: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     body: dict[str, Any] | None = None
@@ -58,5 +58,5 @@ def with_head(operation: Operation) -> tuple[Operation, Operation]:
 def document_of(path: str, id: str, summary: str, tag: str, schema: str, **more: Any) -> Operation:
     """A GET of one JSON document."""
     return Operation(
-        "get", path, id, summary, tag, {200: Answer(summary, (), json_of(schema))}, **more
+        "get", path, id, summary, tag, {200: Success(summary, (), json_of(schema))}, **more
     )

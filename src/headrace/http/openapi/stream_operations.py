@@ -14,8 +14,8 @@ from headrace.http.openapi.operation import (
     ANY,
     EVENTS,
     FRAMED,
-    Answer,
     Operation,
+    Success,
     body_of,
     document_of,
     json_of,
@@ -45,8 +45,10 @@ def _stream_operations(
             "Create a stream, or confirm that an equal one exists",
             tag,
             {
-                200: Answer("An equal stream exists.", ("Stream-Next-Offset", "Stream-Closed")),
-                201: Answer("It was created.", ("Location", "Stream-Next-Offset", "Stream-Closed")),
+                200: Success("An equal stream exists.", ("Stream-Next-Offset", "Stream-Closed")),
+                201: Success(
+                    "It was created.", ("Location", "Stream-Next-Offset", "Stream-Closed")
+                ),
             },
             (
                 *("invalid-request", "invalid-name", "invalid-json", "invalid-offset", *missing),
@@ -66,8 +68,8 @@ def _stream_operations(
             "Append, close, or both",
             tag,
             {
-                200: Answer("New data of a producer was appended.", _TAIL),
-                204: Answer("It was appended, or a repeat changed nothing.", ("Stream-Closed",)),
+                200: Success("New data of a producer was appended.", _TAIL),
+                204: Success("It was appended, or a repeat changed nothing.", ("Stream-Closed",)),
             },
             (
                 *("invalid-request", "invalid-json", "invalid-name", "producer-fenced", *gone),
@@ -85,13 +87,13 @@ def _stream_operations(
             "Read from an offset, now or live",
             tag,
             {
-                200: Answer(
+                200: Success(
                     "Messages: bytes as appended, a JSON array, SSE events, or framed.",
                     _READ,
                     ANY | EVENTS | FRAMED,
                 ),
-                204: Answer("Nothing came while a long-poll waited.", (*_TAIL, "Stream-Cursor")),
-                304: Answer("The client has this range.", ("ETag",)),
+                204: Success("Nothing came while a long-poll waited.", (*_TAIL, "Stream-Cursor")),
+                304: Success("The client has this range.", ("ETag",)),
             },
             ("invalid-request", "invalid-offset", "invalid-name", *gone, "offset-trimmed"),
             (*parameters, "offset", "live", "cursor", *_BOUNDS, "If-None-Match"),
@@ -103,7 +105,7 @@ def _stream_operations(
             "Content type, tail, closure and expiry",
             tag,
             {
-                200: Answer(
+                200: Success(
                     "The stream exists.",
                     (*_TAIL, "Stream-TTL", "Stream-Expires-At", "Stream-Snapshot-Offset"),
                 )
@@ -117,7 +119,7 @@ def _stream_operations(
             f"delete{prefix}",
             "Delete a stream",
             tag,
-            {204: Answer("It was deleted.")},
+            {204: Success("It was deleted.")},
             ("invalid-name", *gone),
             parameters,
         ),
@@ -138,7 +140,7 @@ _BUCKETS: Final = (
         "createBucket",
         "Create a bucket",
         "buckets",
-        {201: Answer("It was created.", ("Location",), json_of("Bucket"))},
+        {201: Success("It was created.", ("Location",), json_of("Bucket"))},
         ("invalid-name", "bucket-exists"),
         ("bucket",),
     ),
@@ -159,7 +161,7 @@ _BUCKETS: Final = (
         "deleteBucket",
         "Delete an empty bucket",
         "buckets",
-        {204: Answer("It was deleted.")},
+        {204: Success("It was deleted.")},
         ("invalid-name", "bucket-not-found", "bucket-not-empty"),
         ("bucket",),
     ),
@@ -171,7 +173,7 @@ _BUCKETS: Final = (
             "List the streams of a bucket, or read which of them changed",
             "buckets",
             {
-                200: Answer(
+                200: Success(
                     "A page of streams; with `changes_from`, changes.",
                     ("Stream-Up-To-Date", "Stream-Cursor"),
                     {
@@ -186,7 +188,7 @@ _BUCKETS: Final = (
                         **EVENTS,
                     },
                 ),
-                204: Answer("No stream changed while a long-poll waited.", _TAIL),
+                204: Success("No stream changed while a long-poll waited.", _TAIL),
             },
             (
                 *("invalid-request", "invalid-name", "invalid-offset", "bucket-not-found"),
@@ -205,7 +207,7 @@ _SNAPSHOTS: Final = (
             "findSnapshot",
             "Where the latest snapshot is",
             "snapshots",
-            {307: Answer("It is there.", ("Location", "Stream-Snapshot-Offset"))},
+            {307: Success("It is there.", ("Location", "Stream-Snapshot-Offset"))},
             ("invalid-name", *_MISSING, "snapshot-not-found", "stream-deleted"),
             _IN_BUCKET,
         )
@@ -216,7 +218,7 @@ _SNAPSHOTS: Final = (
         "publishSnapshot",
         "Publish a snapshot, and trim what it replaces",
         "snapshots",
-        {204: Answer("It is published.", _SNAPSHOT)},
+        {204: Success("It is published.", _SNAPSHOT)},
         (
             *("invalid-request", "invalid-name", "invalid-offset", *_MISSING),
             *("offset-beyond-tail", "snapshot-mismatch", "stream-deleted", "offset-trimmed"),
@@ -232,7 +234,7 @@ _SNAPSHOTS: Final = (
             "readSnapshot",
             "Read a snapshot",
             "snapshots",
-            {200: Answer("Its bytes.", (*_SNAPSHOT, "Stream-Up-To-Date"), ANY)},
+            {200: Success("Its bytes.", (*_SNAPSHOT, "Stream-Up-To-Date"), ANY)},
             ("invalid-offset", "invalid-name", *_MISSING, "snapshot-not-found", "stream-deleted"),
             (*_IN_BUCKET, "snapshot"),
         )
@@ -258,7 +260,7 @@ _SNAPSHOTS: Final = (
             "The latest snapshot and all messages after it",
             "snapshots",
             {
-                200: Answer(
+                200: Success(
                     "Parts: the snapshot, then each message.",
                     ("Stream-Snapshot-Offset", "Stream-Next-Offset", "Stream-Closed"),
                     {"multipart/mixed": {}},
@@ -278,7 +280,7 @@ _INSPECTION: Final = (
         "readTails",
         "The tails of many streams, now or once one of them moves",
         "inspection",
-        {200: Answer("In the order of the request.", (), json_of("Tails"))},
+        {200: Success("In the order of the request.", (), json_of("Tails"))},
         ("invalid-request", "invalid-name", "invalid-offset"),
         ("live_poll",),
         body_of(

@@ -39,8 +39,8 @@ from headrace.storage.file.stream_files import (
     NO_FILES,
     Reclaimable,
     Sizes,
+    StreamFileReader,
     StreamFileWriter,
-    StreamReader,
 )
 from headrace.storage.file.throttle import Throttle
 
@@ -257,7 +257,7 @@ class _StreamFlusher:
         kept_bytes, base_bytes = entry.head.retained_from[1], entry.base_bytes
         if kept_bytes <= base_bytes or sizes.first_block == sizes.blocks:
             return sizes
-        reader = StreamReader(self._disk, entry.id, base_bytes, sizes)
+        reader = StreamFileReader(self._disk, entry.id, base_bytes, sizes)
         try:
             reclaimable = reader.reclaimable_before(kept_bytes)
         finally:

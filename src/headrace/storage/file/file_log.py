@@ -10,7 +10,7 @@ from headrace.protocol.offsets import Position
 from headrace.protocol.stream import StreamState
 from headrace.storage.base import CHECK_BYTES, CheckResult, ColdRead, Range
 from headrace.storage.disk import Disk, descriptor_refusal
-from headrace.storage.file.stream_files import NO_FILES, Sizes, StreamReader
+from headrace.storage.file.stream_files import NO_FILES, Sizes, StreamFileReader
 from headrace.storage.tiered_log import TieredLog
 
 HOT_BYTES_MAX: Final = 64 * 1024  # the end of each stream that stays in memory once it is on disk
@@ -37,8 +37,8 @@ class FileLog(TieredLog):
         if cold_bytes > 0:
             self.tail.evict(cold_bytes)
 
-    def reader(self, sizes: Sizes) -> StreamReader:
-        return StreamReader(self._disk, self.state.id, self.base.bytes, sizes)
+    def reader(self, sizes: Sizes) -> StreamFileReader:
+        return StreamFileReader(self._disk, self.state.id, self.base.bytes, sizes)
 
     def cold_read(self, start: Position, limit: Position, bytes_max: int) -> ColdRead:
         sizes = self.sizes

@@ -44,7 +44,7 @@ from headrace.protocol.offsets import Position
 from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.file import pack_format
 from headrace.storage.file.catalog import Catalog
-from headrace.storage.file.pack_format import PackWriter, Part
+from headrace.storage.file.pack_format import PackPart, PackWriter
 from headrace.storage.file.throttle import Throttle
 
 OWN_FILES_BYTES_MIN = 32 * 1024  # a stream with this much in packs gets files of its own
@@ -73,7 +73,7 @@ class PackAllocator:
         # By pack number. `_sizes` is None until the first checkpoint has listed the directory.
         self._sizes: dict[int, int] | None = None
         self._live_bytes: dict[int, int] = {}
-        self._freed: list[Part] = []  # by the running checkpoint
+        self._freed: list[PackPart] = []  # by the running checkpoint
         self._dead: list[int] = []  # removed by the next checkpoint
         self._rewriting: list[int] = []
         self._stuck: set[int] = set()  # packs with a live part that cannot be read
@@ -153,7 +153,7 @@ class PackAllocator:
         return self._budget_bytes >= 0
 
     def _merge(
-        self, stream_id: int, parts: list[Part], run: MessageRun | None
+        self, stream_id: int, parts: list[PackPart], run: MessageRun | None
     ) -> MessageRun | None:
         """A stream's parts and what is new as one run; None if a part cannot be read.
 
@@ -186,7 +186,7 @@ class PackAllocator:
             file.close()
         self._open.clear()
 
-    def free(self, parts: Collection[Part]) -> None:
+    def free(self, parts: Collection[PackPart]) -> None:
         """These parts are unused once the running checkpoint is committed."""
         self._freed += parts
 

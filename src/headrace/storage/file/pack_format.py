@@ -33,7 +33,7 @@ _START = struct.Struct("<QQ")
 _PART = struct.Struct("<IQII")  # pack, place in it, messages, data bytes
 
 
-class Part(NamedTuple):
+class PackPart(NamedTuple):
     """The place of a run of one stream's messages in a pack."""
 
     start: Position
@@ -69,18 +69,18 @@ def is_name(name: str) -> bool:
     return name.isdecimal() and path(int(name)) == f"{DIRECTORY}/{name}"
 
 
-def decode_parts(encoded: bytes) -> list[Part]:
+def decode_parts(encoded: bytes) -> list[PackPart]:
     """A stream's parts, from how the catalog has them."""
-    parts: list[Part] = []
+    parts: list[PackPart] = []
     if encoded:
         start = start_of(encoded)
         for fields in _PART.iter_unpack(memoryview(encoded)[_START.size :]):
-            parts.append(Part(start, *fields))
+            parts.append(PackPart(start, *fields))
             start = parts[-1].end
     return parts
 
 
-def split_parts(encoded: bytes, kept_bytes: int) -> tuple[list[Part], bytes]:
+def split_parts(encoded: bytes, kept_bytes: int) -> tuple[list[PackPart], bytes]:
     """The parts that end before a position, or there; and the rest, as the catalog has them."""
     if not encoded or kept_bytes <= start_of(encoded).bytes:
         return [], encoded
@@ -100,7 +100,7 @@ def count_parts(encoded: bytes) -> int:
     return max(0, len(encoded) - _START.size) // _PART.size
 
 
-def read_part(file: DiskFile, stream_id: int, part: Part) -> Contents:
+def read_part(file: DiskFile, stream_id: int, part: PackPart) -> Contents:
     """A part, once it is known to be what was written."""
     record = file.read(part.place, part.size)
     if len(record) == part.size:

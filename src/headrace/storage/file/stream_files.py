@@ -24,7 +24,7 @@ from headrace.protocol.offsets import Position
 from headrace.storage.base import CheckResult, Range
 from headrace.storage.disk import Disk, DiskFile
 from headrace.storage.file import pack_format
-from headrace.storage.file.pack_format import Contents, Part
+from headrace.storage.file.pack_format import Contents, PackPart
 
 DIRECTORY: Final = "streams"
 BLOCK_BYTES: Final = 64 * 1024
@@ -186,7 +186,7 @@ def _cut(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield count, size
 
 
-class StreamReader:
+class StreamFileReader:
     """Reads ranges of one stream; use it once, on a worker, and close it."""
 
     def __init__(self, disk: Disk, stream_id: int, base_bytes: int, sizes: Sizes) -> None:
@@ -214,7 +214,7 @@ class StreamReader:
         for file in self._open.values():
             file.close()
 
-    def _block(self, number: int) -> Block | Part:
+    def _block(self, number: int) -> Block | PackPart:
         if number >= self._own_blocks:
             return self._parts[number - self._own_blocks]
         return self._own_block(number)
@@ -234,14 +234,14 @@ class StreamReader:
                 high = middle
         return low
 
-    def _contents_of(self, blocks: Sequence[Block | Part]) -> Contents:
+    def _contents_of(self, blocks: Sequence[Block | PackPart]) -> Contents:
         """Lengths and bytes of adjoining blocks, once they are known to be what was written."""
         own = [block for block in blocks if isinstance(block, Block)]
         found = [self._own_contents_of(own)] if own else []
         found += [
             pack_format.read_part(self._opened(pack_format.path(part.pack)), self._id, part)
             for part in blocks
-            if isinstance(part, Part)
+            if isinstance(part, PackPart)
         ]
         if len(found) == 1:
             return found[0]
@@ -287,7 +287,9 @@ class StreamReader:
         end = Position(start.messages + count, start.bytes + size)
         return Range(end, data[offset : offset + size], lengths[skip : skip + count])
 
-    def _blocks_from(self, start: Position, limit: Position, bytes_max: int) -> list[Block | Part]:
+    def _blocks_from(
+        self, start: Position, limit: Position, bytes_max: int
+    ) -> list[Block | PackPart]:
         """The block that holds `start`, and those behind it that a read may reach into."""
         number = self._find(start.bytes, self._blocks)
         blocks = [self._block(number)]

@@ -21,7 +21,7 @@ from headrace.storage.file.frames import (
 )
 from headrace.storage.file.journal import Journal
 from headrace.storage.file.replay import OutOfOrder, apply, created_state
-from headrace.storage.file.stream_files import Sizes, StreamReader
+from headrace.storage.file.stream_files import Sizes, StreamFileReader
 from headrace.storage.tiered_log import own_start
 from headrace.storage.verify_report import (
     Report,
@@ -81,7 +81,7 @@ def _replay(frame: Frame, states: dict[int, StreamState]) -> int:
 
 
 def _check_stream(disk: Disk, state: StreamState, sizes: Sizes) -> Iterator[str]:
-    reader = StreamReader(disk, state.id, own_start(state).bytes, sizes)
+    reader = StreamFileReader(disk, state.id, own_start(state).bytes, sizes)
     try:
         for damage in reader.check(state.tail):
             yield damage.detail
