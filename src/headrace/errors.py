@@ -555,7 +555,10 @@ class DirectoryLocked(Unavailable):
 
     @property
     def detail(self) -> str:
-        return f"The data directory {self.directory} is in use by another server."
+        return (
+            f"The data directory {self.directory} is in use by a running server: stop that first, "
+            "or use another directory."
+        )
 
 
 @dataclass(eq=False)

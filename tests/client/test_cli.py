@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -146,7 +147,9 @@ def test_a_line_that_is_no_json_value_is_named_and_nothing_behind_it_is_sent(
     assert "headrace: 2 messages were appended before a failure:" in refused.stderr
     assert "Line 4 is not one JSON value" in refused.stderr
     assert run("read", name).stdout == "1\n2\n"
-    assert "Message 1 is not" in run("append", name, "not json", code=2).stderr
+    refused = run("append", name, "not json", code=2)
+    assert "Message 1 is not" in refused.stderr
+    assert "--content-type text/plain" in refused.stderr
     assert "before a failure" not in run("append", name, "not json", code=2).stderr
     whole = run("append", name, "--whole", "--close", stdin=b"1\n2\n", code=2)
     assert "Standard input is not one JSON value" in whole.stderr
@@ -302,6 +305,39 @@ def test_ls_shows_what_is_outside_of_buckets(run: Any, name: str) -> None:
     lines = run("ls", "--prefix", name).stdout.splitlines()
     assert lines == [f"{name}\tapplication/json"]
     assert json.loads(run("ls", "--prefix", name, "--json").stdout)["stream"] == name
+
+
+def test_a_bucket_is_listed_by_its_path_too(run: Any) -> None:
+    bucket = f"cli-bucket-{next(_numbers)}"
+    run("bucket", "create", bucket)
+    run("create", f"/{bucket}/s")
+    assert run("ls", f"/{bucket}/").stdout == run("ls", bucket).stdout != ""
+
+
+@pytest.mark.parametrize("given", ["or", "or*", "orders"])
+def test_ls_of_no_bucket_names_the_option_for_a_prefix(given: str, run: Any) -> None:
+    assert f"headrace ls --prefix {given.rstrip('*')}" in run("ls", given, code=2).stderr
+
+
+@pytest.mark.parametrize(("given", "secs"), [("90", 90), ("90s", 90), ("2h", 7200), ("7d", 604800)])
+def test_a_ttl_may_have_a_unit(given: str, secs: int, run: Any, name: str) -> None:
+    run("create", name, "--ttl", given)
+    with Client(os.environ["HEADRACE_URL"]) as client:
+        assert client.stream(name).head().ttl_secs == secs
+
+
+def test_a_ttl_that_is_no_time_is_refused_with_examples(run: Any, name: str) -> None:
+    assert "24h" in run("create", name, "--ttl", "1 day", code=2).stderr
+
+
+def test_a_refused_token_names_the_option_for_it(monkeypatch: Any, run: Any) -> None:
+    with ScriptedServer(Reply(401, body=b"no token")) as server:
+        assert "--token or HEADRACE_TOKEN" in run("--url", server.url, "ls", code=2).stderr
+
+
+def test_help_breaks_lines_only_at_its_own_width(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "to continue after an interruption" in run("copy", "-h").output
 
 
 def test_buckets(run: Any) -> None:
@@ -720,6 +756,22 @@ def test_help_names_the_variables_of_the_environment(run: Any) -> None:
     shown = run("head", "--help").output
     assert "HEADRACE_URL" in shown
     assert "HEADRACE_TOKEN" in shown
+
+
+def test_an_interrupted_append_says_how_far_it_came(run: Any, name: str, client: Client) -> None:
+    run("create", name)
+    command = [sys.executable, "-m", "headrace.cli", "append", name]
+    append = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert append.stdin is not None
+    append.stdin.write(b"1\n2\n")
+    append.stdin.flush()
+    eventually(lambda: len(client.stream(name).read_json()) == 2, "both lines are stored")
+    append.send_signal(signal.SIGINT)
+    _, said = append.communicate(timeout=DEADLINE_SECS)
+    assert b"2 messages were appended before the interruption." in said
+    assert append.returncode == 130
 
 
 @pytest.mark.slow

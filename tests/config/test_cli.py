@@ -101,6 +101,19 @@ def test_flags_win_and_are_named_as_the_source(tmp_path: Path) -> None:
     assert report["server"]["host"] == {"value": "::1", "source": "--host"}
 
 
+def test_flags_choose_where_streams_are_stored(tmp_path: Path) -> None:
+    arguments = ("config", "--json", "--mode", "acid", "--data-dir", "here")
+    storage = json.loads(headrace(tmp_path, *arguments).stdout)["storage"]
+    assert storage["mode"] == {"value": "acid", "source": "--mode"}
+    assert storage["data_dir"] == {"value": "here", "source": "--data-dir"}
+
+
+def test_a_data_directory_that_would_stay_empty_is_refused(tmp_path: Path) -> None:
+    refused = headrace(tmp_path, "serve", "--data-dir", "here")
+    assert refused.returncode == 2
+    assert "--mode file-durable" in refused.stderr
+
+
 def modules_after(program: str, directory: Path) -> list[str]:
     printed = subprocess.run(
         [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules, file=sys.stderr)"],
@@ -287,6 +300,7 @@ def test_the_block_at_start_says_where_what_and_what_is_lost() -> None:
         "  api        http://127.0.0.1:4437/v1/stream\n"
         "  browser    http://127.0.0.1:4437/ui\n"
         "  storage    memory: everything is lost when the process stops\n"
+        "  to keep    headrace serve --mode file-durable --data-dir data\n"
         "  limits     100 MiB in memory, 10 MiB per stream, 16 MiB per body\n"
         "  config     built-in defaults, config/dev.toml, --port\n"
         "  try        curl -X PUT -H 'Content-Type: text/plain' -d 'hello, world' "

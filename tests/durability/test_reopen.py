@@ -248,7 +248,7 @@ def test_a_second_server_on_the_same_directory_is_refused_in_one_sentence(lives:
         code, said = refusal(lives)
         assert code != 0
         assert len(said) == 1, said
-        assert "in use by another server" in said[0]
+        assert "in use by a running server" in said[0]
         accepted(client.put(S, headers=TEXT))
 
 

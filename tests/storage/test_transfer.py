@@ -203,7 +203,7 @@ def test_a_directory_that_is_being_served_is_not_exported(tmp_path: Path) -> Non
     with serving("file-durable", tmp_path / "source"):
         found = headrace("export", tmp_path / "source", tmp_path / "export")
     assert found.returncode == 1
-    assert "in use by another server" in found.stderr
+    assert "in use by a running server" in found.stderr
     assert not list(tmp_path.glob("export*"))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -37,8 +38,15 @@ def command(verbs: Iterable[str] = _PANELS) -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, rich_help_panel=_PANELS[verb])
         else:
-            app.command(verb, rich_help_panel=_PANELS[verb])(getattr(module, file))
+            function = getattr(module, file)
+            app.command(verb, rich_help_panel=_PANELS[verb], help=_help(function))(function)
     return app
+
+
+def _help(function: Callable[..., object]) -> str:
+    """The docstring with a paragraph per line: typer joins the lines of the first one only."""
+    paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _print_version(wanted: bool) -> None:

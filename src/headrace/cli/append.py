@@ -35,6 +35,7 @@ from headrace.protocol.headers import is_json, media_type
 if TYPE_CHECKING:
     from headrace.client import Producer, Stream
 
+TEXT_ADVICE = "For text, create the stream with --content-type text/plain."
 PIECE_BYTES = 1024 * 1024  # the client's own batch_bytes_max
 BUFFER_BYTES = 8 * PIECE_BYTES  # what is read ahead of the server, so that progress is real
 
@@ -156,7 +157,8 @@ class _Source:
         for number, message in enumerate(self._all(), 1):
             message = message.strip() if as_json else message
             if as_json and message and (wrong := _not_one_value(message)):
-                self.problem = f"{self._named(number)} is not one JSON value: {wrong}."
+                what = f"{self._named(number)} is not one JSON value: {wrong}."
+                self.problem = f"{what} {TEXT_ADVICE}"
                 return
             if message:
                 yield message
@@ -215,13 +217,14 @@ def _append_all(
             if close and source.problem is None:
                 producer.close()
     except HeadraceError as error:
-        _say_how_far(source, producer, in_doubt=isinstance(error, Indeterminate))
+        in_doubt = isinstance(error, Indeterminate)
+        _say_how_far(source, producer, "before a failure:", in_doubt=in_doubt)
         raise
     except KeyboardInterrupt:
-        _say_how_far(source, producer, in_doubt=True)
+        _say_how_far(source, producer, "before the interruption.", in_doubt=True)
         raise
     if source.problem is not None:
-        _say_how_far(source, producer)
+        _say_how_far(source, producer, "before a failure:")
         fail(source.problem, EXIT_REFUSED)
 
 
@@ -235,7 +238,9 @@ def _batches(source: _Source, as_json: bool) -> dict[str, Any]:
     return {"batch_items_max": 1, "linger_ms": 0}
 
 
-def _say_how_far(source: _Source, producer: Producer, *, in_doubt: bool = False) -> None:
+def _say_how_far(
+    source: _Source, producer: Producer, before: str, *, in_doubt: bool = False
+) -> None:
     """Where the remainder begins, so that a caller can send it again."""
     left = producer.unaccepted()
     if source.in_pieces:
@@ -245,4 +250,4 @@ def _say_how_far(source: _Source, producer: Producer, *, in_doubt: bool = False)
     if count or in_doubt:
         were = f"{unit} was" if count == 1 else f"{unit}s were"
         at_least = "at least " if in_doubt else ""
-        typer.echo(f"headrace: {at_least}{count} {were} appended before a failure:", err=True)
+        typer.echo(f"headrace: {at_least}{count} {were} appended {before}", err=True)

@@ -10,7 +10,9 @@ import typer
 
 from headrace.cli.options import (
     ConfigFileOption,
+    DataDirOption,
     HostOption,
+    ModeOption,
     PortOption,
     ProfileOption,
     load_or_exit,
@@ -25,11 +27,19 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     host: HostOption = None,
     port: PortOption = None,
+    mode: ModeOption = None,
+    data_dir: DataDirOption = None,
     profile: ProfileOption = None,
     config_file: ConfigFileOption = None,
 ) -> None:
     """Print the configuration that `serve` would use, with the source of each value."""
-    loaded = load_or_exit(host, port, profile, config_file)
+    flags = {
+        "server.host": host,
+        "server.port": port,
+        "storage.mode": mode,
+        "storage.data_dir": data_dir,
+    }
+    loaded = load_or_exit(flags, profile, config_file)
     if as_json:
         typer.echo(json_report(loaded))
     elif sys.stdout.isatty():

@@ -25,7 +25,6 @@ from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import (
     STEADFAST_RETRIES_MAX,
     JsonOption,
-    StreamArgument,
     TokenOption,
     UrlOption,
     connected_with,
@@ -55,9 +54,15 @@ class Copied(NamedTuple):
 
 
 def copy(
-    source: StreamArgument,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A stream: a name, a path such as /bucket/stream, or a URL."
+        ),
+    ],
     target: Annotated[
-        str | None, typer.Argument(help="Name of the copy on the server of --url.")
+        str | None,
+        typer.Argument(metavar="[TARGET]", help="Name of the copy on the server of --url."),
     ] = None,
     everything: Annotated[
         bool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +14,24 @@ from headrace.protocol.headers import JSON
 if TYPE_CHECKING:
     from headrace.client import Created
 
+SECONDS_PER = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def seconds(text: str) -> int:
+    """A number of seconds, or of minutes, hours or days with their letter behind it."""
+    found = re.fullmatch(r"([0-9]{1,18})([smhd]?)", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a time such as 90, 90s, 15m, 24h or 7d")
+    return int(found[1]) * SECONDS_PER[found[2]]
+
+
 TtlOption = Annotated[
     int | None,
     typer.Option(
         "--ttl",
-        metavar="SECONDS",
-        help="Delete the stream after this long without a read or a write.",
+        metavar="TIME",
+        parser=seconds,
+        help="Delete the stream after this long without a read or a write: 90, 90s, 15m, 24h, 7d.",
     ),
 ]
 ExpiresOption = Annotated[

@@ -11,7 +11,7 @@ from headrace.errors import BucketNotFound, HeadraceError, StreamNotFound
 
 def error_text(error: HeadraceError) -> str:
     # Imported here: `headrace serve` need not pay for the client.
-    from headrace.client import ConnectFailed
+    from headrace.client import ConnectFailed, Unauthorized
 
     if isinstance(error, StreamNotFound):
         return f"{_missing(error)}. Create it with: headrace create {quote(error.stream)}"
@@ -19,6 +19,8 @@ def error_text(error: HeadraceError) -> str:
         return f"{_missing(error)}. Create it with: headrace bucket create {quote(error.bucket)}"
     if isinstance(error, ConnectFailed):
         return f"{error.detail}. {_advice(error.url, error.reason)}"
+    if isinstance(error, Unauthorized):
+        return f"{error.detail.rstrip('.')}. Give one with --token or HEADRACE_TOKEN."
     return error.detail
 
 

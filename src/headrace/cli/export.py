@@ -17,7 +17,7 @@ def export(
     source: Annotated[
         str, typer.Argument(metavar="DIRECTORY", help="Data directory (storage.data_dir).")
     ],
-    file: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; must not exist.")],
 ) -> None:
     """Write all streams and subscriptions of a stopped server to one file.
 

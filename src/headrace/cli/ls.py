@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli import printing
+from headrace.cli.error_text import error_text
+from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.remote import JsonOption, TokenOption, UrlOption, addition, connected
+from headrace.errors import BucketNotFound, InvalidName
 
 if TYPE_CHECKING:
     from headrace.client import Client, Tail
@@ -36,13 +41,25 @@ def ls(
     token: TokenOption = None,
 ) -> None:
     """List the streams of a bucket, or those outside of buckets."""
-    with connected(url, token) as client:
+    bucket = None if bucket is None else bucket.strip("/")  # /agents is how a bucket is shown
+    with connected(url, token) as client, _with_prefix_advice(bucket):
         if long:
             _show_long(client, bucket, prefix, as_json=as_json)
         elif bucket is not None:
             printing.table(COLUMNS, _in_bucket(client, bucket, prefix), as_json=as_json)
         else:
             printing.table(COLUMNS[:2], _registered(client, prefix), as_json=as_json)
+
+
+@contextmanager
+def _with_prefix_advice(bucket: str | None) -> Iterator[None]:
+    """End a command that names no bucket with the command for a prefix, which may be meant."""
+    try:
+        yield
+    except (InvalidName, BucketNotFound) as error:
+        prefix = quote((bucket or "").rstrip("*"))
+        sentence = error_text(error).rstrip(".")
+        fail(f"{sentence}. Names that begin with it: headrace ls --prefix {prefix}", EXIT_REFUSED)
 
 
 def _in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[tuple[object, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, NoReturn
 
 import typer
@@ -18,6 +19,15 @@ HostOption = Annotated[
 PortOption = Annotated[
     str | None, typer.Option("--port", metavar="PORT", help="Port to listen on; 0 for any free.")
 ]
+ModeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", metavar="MODE", help="Storage: memory, file-fast, file-durable or acid."
+    ),
+]
+DataDirOption = Annotated[
+    str | None, typer.Option("--data-dir", metavar="DIR", help="Where --mode stores streams.")
+]
 ProfileOption = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="Read config/NAME.toml.")
 ]
@@ -27,14 +37,20 @@ ConfigFileOption = Annotated[
 
 
 def load_or_exit(
-    host: str | None, port: str | None, profile: str | None, config_file: str | None
+    flags: Mapping[str, str | None], profile: str | None, config_file: str | None
 ) -> Loaded:
-    """The configuration, or the end of the command with one sentence."""
-    flags = {"server.host": host, "server.port": port}
+    """The configuration, or the end of the command with one sentence; `flags` is by setting."""
     try:
-        return load(profile=profile, config_file=config_file, flags=flags)
+        loaded = load(profile=profile, config_file=config_file, flags=flags)
     except ConfigError as error:
         fail(str(error), EXIT_REFUSED)
+    if flags["storage.data_dir"] is not None and loaded.config.storage.mode == "memory":
+        fail(
+            "--data-dir has no effect in memory mode, which stores nothing: add "
+            "--mode file-durable.",
+            EXIT_REFUSED,
+        )
+    return loaded
 
 
 def fail(sentence: str, code: int) -> NoReturn:

@@ -20,7 +20,9 @@ from headrace.cli.options import (
     EXIT_FAILED,
     EXIT_REFUSED,
     ConfigFileOption,
+    DataDirOption,
     HostOption,
+    ModeOption,
     PortOption,
     ProfileOption,
     fail,
@@ -47,11 +49,19 @@ class Run(Protocol):
 def serve(
     host: HostOption = None,
     port: PortOption = None,
+    mode: ModeOption = None,
+    data_dir: DataDirOption = None,
     profile: ProfileOption = None,
     config_file: ConfigFileOption = None,
 ) -> None:
     """Run the server until SIGTERM or SIGINT."""
-    loaded = load_or_exit(host, port, profile, config_file)
+    flags = {
+        "server.host": host,
+        "server.port": port,
+        "storage.mode": mode,
+        "storage.data_dir": data_dir,
+    }
+    loaded = load_or_exit(flags, profile, config_file)
     if loaded.config.log.traces and not _can_trace():
         fail(
             "log.traces needs OpenTelemetry: pip install '.[otel]' in a clone of Headrace.",
@@ -162,6 +172,7 @@ def startup_block(config: Config, url: str, layers: tuple[str, ...] = ()) -> str
         f"  api        {api}",
         *([f"  browser    {url}/ui"] if config.server.ui else []),
         f"  storage    {mode}{where}: {LOSES[mode]}",
+        *(["  to keep    headrace serve --mode file-durable --data-dir data"] * (mode == "memory")),
         f"  limits     {_retained(config)}, {_size(limits.max_body_bytes)} per body",
         f"  config     {', '.join(('built-in defaults', *layers))}",
         f"  try        {_first_request(api)}",

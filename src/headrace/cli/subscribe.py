@@ -144,6 +144,8 @@ def claim(
         wake = subscription.claim(worker)
         if done:
             subscription.ack(wake, _tails(wake), done=True)
+    if lease is None and not done:
+        printing.note("acknowledging takes the lease: claim with --lease FILE")
     if lease is not None:
         import msgspec
 

@@ -15,7 +15,10 @@ from headrace.errors import HeadraceError
 
 def verify(
     directory: Annotated[
-        Path, typer.Argument(help="Data directory (storage.data_dir) of a stopped server.")
+        Path,
+        typer.Argument(
+            metavar="DIRECTORY", help="Data directory (storage.data_dir) of a stopped server."
+        ),
     ],
 ) -> None:
     """Check every stored byte and whether a server would start, and print each problem.
