@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -92,16 +93,36 @@ def handler_of(worker: Worker) -> type[BaseHTTPRequestHandler]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--url", default="http://localhost:4437", help="the Headrace server")
     parser.add_argument("--pattern", default="orders/*", help="which streams, as a glob")
-    parser.add_argument("--port", type=int, default=8080, help="where this worker listens")
+    parser.add_argument("--port", type=int, default=8090, help="where this worker listens")
     options = parser.parse_args()
-    with Client(options.url) as client:
-        worker = Worker(client, options.pattern, f"http://127.0.0.1:{options.port}/wake")
-        with ThreadingHTTPServer(("127.0.0.1", options.port), handler_of(worker)) as server:
-            print(f"waiting for messages of {options.pattern}", flush=True)
-            server.serve_forever()
+    with Client(options.url) as client, listening(options.port) as server:
+        worker = subscribed(client, options.pattern, f"http://127.0.0.1:{options.port}/wake")
+        server.RequestHandlerClass = handler_of(worker)
+        print(f"waiting for messages of {options.pattern}", flush=True)
+        server.serve_forever()
+
+
+def listening(port: int) -> ThreadingHTTPServer:
+    """Before the subscription, so that no wake goes to whoever else has the port."""
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)
+    except OSError as error:
+        sys.exit(f"Port {port} cannot be used ({error.strerror}): choose another with --port.")
+
+
+def subscribed(client: Client, pattern: str, webhook_url: str) -> Worker:
+    try:
+        return Worker(client, pattern, webhook_url)
+    except HeadraceError as error:
+        sys.exit(
+            f"{error}\nTo subscribe with another --pattern or --port, delete the subscription "
+            f"first: headrace subscribe delete {SUBSCRIPTION}"
+        )
 
 
 if __name__ == "__main__":

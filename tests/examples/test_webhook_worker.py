@@ -53,5 +53,12 @@ def test_every_message_is_handled_in_order_also_those_of_a_pause(
         client.stream("orders/7").append_json({"sku": "c"})
         with worker(server, port, output):
             eventually(lambda: '{"sku": "c"}' in output.read_text(), "the wake is sent again")
+        # Another port is another subscription, which the first one is in the way of.
+        command = [sys.executable, str(EXAMPLES / "webhook_worker.py"), "--url", server.url]
+        other = subprocess.run(
+            [*command, "--port", str(free_port())], capture_output=True, text=True, check=False
+        )
+        assert "headrace subscribe delete order-worker" in other.stderr
+        assert "Traceback" not in other.stderr
         client.subscription("order-worker").delete()
     assert lines() == [f'orders/7: {{"sku": "{sku}"}}' for sku in "abc"]

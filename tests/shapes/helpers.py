@@ -41,6 +41,16 @@ class ShapesProcess:
         health = HealthProbe("http", f"{self.url}/v1/health")
         eventually(lambda: check(health) == "ok", "the shapes are served")
 
+    def started_again(self) -> subprocess.Popen[str]:
+        """A second process of the same command, its output in pipes."""
+        return subprocess.Popen(
+            self._command,
+            env=self._env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     @property
     def pid(self) -> int:
         return self._process.pid

@@ -20,6 +20,21 @@ from tests.shapes.helpers import ITEMS, Follower, ShapesProcess
 pytestmark = pytest.mark.slow
 
 
+def test_a_second_process_does_not_take_the_slot_of_the_first(
+    shapes: ShapesProcess, follow: Follow, db: psycopg.Connection, schema: str
+) -> None:
+    follower = follow()
+    follower.catch_up()
+    second = shapes.started_again()
+    while second.poll() is None:  # each change makes the first reply, which shows that it is alive
+        db.execute("insert into items (title) values ('more')")
+        until(follower, 1)
+    assert second.returncode == 1
+    _, said = second.communicate()
+    assert "reads the slot" in said
+    assert "replication connection ended" not in shapes.log
+
+
 def operations(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     return [(m["headers"]["operation"], m["value"]) for m in messages]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.options import EXIT_REFUSED, fail
+from headrace.cli.options import EXIT_FAILED, EXIT_REFUSED, fail
 from headrace.cli.stack_options import AllowedHostsOption, host_rules
 from headrace.cli.stack_services import HostOption, log_plainly, postgres_url, server_url
 
@@ -52,8 +52,23 @@ def shapes(
 
     log_plainly()
     access = AccessRules(host_rules(host, names), _origins(cors_origins))
+    _refuse_second_reader(slot)
     service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix, shapes_max=max_shapes)
     serve(service, allow_deletion=allow_shape_deletion, host=host, port=port, access=access)
+
+
+def _refuse_second_reader(slot: str) -> None:
+    import psycopg
+
+    from headrace.postgres.slot_names import SlotError
+    from headrace.postgres.slot_readers import refuse_second_reader
+
+    try:
+        refuse_second_reader(postgres_url(), slot)
+    except SlotError as error:
+        fail(f"{error} --slot chooses one; give it a --prefix of its own, too.", EXIT_FAILED)
+    except psycopg.OperationalError as error:
+        fail(f"Postgres is unreachable: {str(error).strip()}", EXIT_FAILED)
 
 
 def _origins(text: str) -> tuple[str, ...]:
