@@ -286,6 +286,15 @@ def test_logs_without_a_stack_say_so(run: Any, tmp_path: Path) -> None:
     assert "no stack has run here" in run("stack", "logs", "--state", str(tmp_path), code=3).stderr
 
 
+def test_status_of_pipelines_names_the_directory_of_the_stack(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "--state" not in run("pipeline", "status", code=1).stderr
+    (tmp_path / ".headrace/pipelines").mkdir(parents=True)
+    assert "--state .headrace/pipelines" in run("pipeline", "status", code=1).stderr
+
+
 def test_append_can_close(run: Any, name: str) -> None:
     run("create", name, "-t", "text/plain")
     run("append", name, "last", "--close")

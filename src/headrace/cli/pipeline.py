@@ -189,11 +189,21 @@ def status(
     except (ConfigError, ProgressError) as error:
         fail(str(error), EXIT_REFUSED)
     if not found:
-        fail(f"no pipeline has run under {state}.", EXIT_FAILED)
+        fail(f"no pipeline has run under {state}.{_stack_advice(state)}", EXIT_FAILED)
     for progress in found:
         typer.echo(json.dumps(asdict(progress)) if as_json else _line(progress))
     if any(progress.state in ("failed", "dead") for progress in found):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _stack_advice(state: str) -> str:
+    """Where the stack's pipelines have their state, if that may be meant."""
+    from headrace.stack.state_directory import default_directory
+
+    of_stack = default_directory() / "pipelines"
+    if state != DEFAULT_STATE or not of_stack.is_dir():
+        return ""
+    return f" Those of the stack are under another directory: --state {of_stack}"
 
 
 def _all_progress(state: Path) -> list[Progress]:

@@ -186,6 +186,11 @@ def _say(sentence: str) -> None:
 
 def _print_up(record: Record) -> None:
     _print_table(record, None)
+    if any(service.name == "sync" for service in record.services):
+        _say(
+            "A message in the stream session-events becomes a row of session_events, and a row of "
+            "items a message in the stream pg-items."
+        )
     _say("Everything is up. `headrace token` mints a token, `headrace stack down` ends the stack.")
 
 
