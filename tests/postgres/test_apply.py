@@ -12,12 +12,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from headrace.changes.rejected import Rejected
+from headrace.changes.rules import CannotApply, Rules
 from headrace.client import State
-from headrace.postgres.apply.applied_table import Rules
 from headrace.postgres.apply.registry import prepare as prepare_registry
 from headrace.postgres.apply.writer import apply
-from headrace.postgres.ledger import Claim, SinkError, prepare
-from headrace.postgres.sink import Rejected, Target
+from headrace.postgres.ledger import Claim, prepare
+from headrace.postgres.sink import Target
 
 pytestmark = pytest.mark.slow
 
@@ -173,7 +174,7 @@ def test_a_reset_of_one_of_two_streams_of_a_table_is_refused(database: str) -> N
     execute(database, "create table items (id int primary key)")
     both = Applier(database, Rules(table="{table}"))
     both.batches([("/b/1", [put("1", {"id": 1})]), ("/b/2", [put("2", {"id": 2})])])
-    with pytest.raises(SinkError, match=r"would empty public.items, which the stream /b/2 feeds"):
+    with pytest.raises(CannotApply, match=r"would empty public.items, which the stream /b/2 feeds"):
         both(RESET, stream="/b/1")
     assert rows(database) == [(1,), (2,)]
 
@@ -343,7 +344,7 @@ def test_without_a_key_all_columns_are_the_key(database: str) -> None:
     )
     applier(gone("%null/y/%null"), put("2/x/[1]", {"a": 2, "b": "x", "c": [1]}), gone("1/x/[1]"))
     assert rows(database) == [(2, "x", [1])]
-    with pytest.raises(SinkError, match=r"items has no primary key.*set keys"):
+    with pytest.raises(CannotApply, match=r"items has no primary key.*set keys"):
         applier(put("1", {"a": 1, "b": "x", "c": []}))
 
 
@@ -354,7 +355,7 @@ def test_rows_known_by_other_columns_than_the_table_has_are_refused(database: st
     applier(put("x/y", {"a": "x", "b": "y", "v": 1}))
     applier(gone("x/y"))
     assert rows(database) == []
-    with pytest.raises(SinkError, match=r"as 'y/x', which does not match its a, b.*Set keys"):
+    with pytest.raises(CannotApply, match=r"as 'y/x', which does not match its a, b.*Set keys"):
         applier(put("y/x", {"a": "x", "b": "y", "v": 1}), batch=2)
     applier.rules = Rules(keys=("b", "a"))
     applier(put("y/x", {"a": "x", "b": "y", "v": 1}), batch=2)
@@ -392,7 +393,7 @@ def test_a_table_is_made_from_what_the_stream_says(database: str) -> None:
     applier(RESET, schema, put("x", {"b": "x", "a": [1]}), stream="/postgres/made.t")
     applier(put("x", {"b": "x", "a": [2]}), stream="/postgres/made.t")
     assert rows(database, "select * from made.t") == [("x", [2])]
-    with pytest.raises(SinkError, match=r"There is no table public.unknown.*set keys"):
+    with pytest.raises(CannotApply, match=r"There is no table public.unknown.*set keys"):
         applier(put("x", {"b": 1}), stream="unknown")
     guessing = Applier(database, Rules(keys=("id",)))
     guessing.batch = 10
@@ -402,7 +403,7 @@ def test_a_table_is_made_from_what_the_stream_says(database: str) -> None:
 
 def test_new_columns_are_added_refused_or_left_out_as_configured(items: Applier) -> None:
     items.rules = Rules(new_columns="refuse")
-    with pytest.raises(SinkError, match="items has no column new, which its stream has now"):
+    with pytest.raises(CannotApply, match="items has no column new, which its stream has now"):
         items(put("1", row(1) | {"new": 1}), batch=0)
     items.rules = Rules(new_columns="ignore")
     items(put("1", row(1) | {"new": 1}), batch=0)

@@ -10,8 +10,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from headrace.changes.rejected import Rejected
 from headrace.postgres.ledger import Claim, Committed, SinkError, digest, prepare
-from headrace.postgres.sink import Rejected, Target, write
+from headrace.postgres.sink import Target, write
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,10 @@ import httpx
 import psycopg
 import pytest
 
+from headrace.changes.rejected import Rejected
 from headrace.client import Settings
 from headrace.postgres.ledger import Claim, digest, prepare
-from headrace.postgres.sink import Rejected, write
+from headrace.postgres.sink import write
 from headrace.spark.quarantine import Quarantine
 from headrace.spark.streams.offset_tracker import StreamProblem
 from tests.conftest import Serve

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
+from headrace.changes.rejected import Rejected
 from headrace.client import Settings
 from headrace.postgres.ledger import Claim
-from headrace.postgres.sink import Rejected
 from headrace.spark.options import OptionError
 from headrace.spark.quarantine import Quarantine
 from headrace.spark.streams.chunking import BadRow, Chunker, json_body

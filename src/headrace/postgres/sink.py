@@ -16,6 +16,7 @@ import pyarrow.csv
 from psycopg import sql
 
 from headrace.backoff import Backoff
+from headrace.changes.rejected import Rejected
 from headrace.postgres.ledger import Claim, NotYet, SinkError, enter, take_run
 from headrace.postgres.origins import origin_name
 
@@ -44,14 +45,6 @@ class Target:
     keys: tuple[str, ...] = ()
     origin: str = ""
     retry_secs: float = 60.0
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A row Postgres refused, and why."""
-
-    row: dict[str, Any]
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.changes.rejected import Rejected
 from headrace.client import Client, ProducerStamp, Settings, Stream
 from headrace.errors import BodyTooLarge, StreamFull, StreamNotFound
 from headrace.postgres.ledger import Claim
-from headrace.postgres.sink import Rejected
 from headrace.spark.streams.append_errors import refusal
 from headrace.spark.streams.offset_tracker import StreamProblem
 

@@ -7,22 +7,27 @@ others have the effect that they would have had one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import psycopg
 
-from headrace.changes.events import ColumnShape, Fields, NotAChange, Put, Row, Shape
+from headrace.changes.change_keys import ChangeKeys, KeyMismatch
+from headrace.changes.events import ColumnShape, Fields, Put, Row, Shape
 from headrace.changes.folding import all_versions, last_versions
-from headrace.changes.row_keys import key_text, key_values
+from headrace.changes.guessed_types import guessed
+from headrace.changes.rules import (
+    CannotApply,
+    Rules,
+    check_history,
+    no_key,
+    no_table,
+    qualified,
+    unwanted_columns,
+)
 from headrace.postgres.apply import target_tables
-from headrace.postgres.apply.column_texts import ColumnText
 from headrace.postgres.apply.merge import clear, merge_current, merge_history
-from headrace.postgres.apply.target_tables import HISTORY
-from headrace.postgres.ledger import SinkError
 from headrace.postgres.sink import reason_of
-
-NewColumns = Literal["add", "refuse", "ignore"]
 
 # What a row is refused for. The limits are of class 54, and would be refused again, too.
 REFUSED = (
@@ -31,19 +36,6 @@ REFUSED = (
     psycopg.errors.ProgramLimitExceeded,
     psycopg.errors.StatementTooComplex,
 )
-_PLAIN = ColumnText()
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How changes are applied. `keys` are the key columns, else the table's primary key."""
-
-    table: str = "{stream}"
-    keys: tuple[str, ...] = ()
-    history: bool = False
-    create_table: bool = True
-    new_columns: NewColumns = "add"
-    fire_triggers: bool = True
 
 
 class Applied(NamedTuple):
@@ -64,7 +56,7 @@ class AppliedTable:
     ) -> None:
         self._connection = connection
         self._rules = rules
-        self.name = target_tables.qualified(name)
+        self.name = qualified(name)
         self._now_us = now_us
         self._table = self._look()
         self._shape: tuple[ColumnShape, ...] = ()
@@ -72,7 +64,7 @@ class AppliedTable:
         self._new: dict[str, list[bytes]] = {}  # columns to add, with values that say their type
         self.columns = list(known_columns)  # what the source has, in its order
         self.was_widened = False
-        self._is_key_compared = False
+        self._change_keys = ChangeKeys(self.name)
         self._settled: set[str] = set()  # columns that source and table have
 
     def _look(self) -> target_tables.TargetTable | None:
@@ -124,54 +116,18 @@ class AppliedTable:
     # -- keys -----------------------------------------------------------------------------------
 
     def _named(self, change: Row) -> Row:
-        """The change with its key as text, which has as many parts as the table's key."""
+        """The change with its key as text. Without a key in the table, all columns are the key."""
         if self._table is None and not self._keys:
             self._create()  # which says what is wrong
-        if change.key is None:
-            return replace(change, key=self._key_of(change.fields))
-        self._check(change.key, change)
-        if isinstance(change, Put):
-            if change.was is not None:
-                self._check(change.was, change)
-            if not self._is_key_compared:
-                self._compare_key(change.key, change.fields)
-        return change
-
-    def _compare_key(self, text: str, fields: Fields) -> None:
-        """Refuse rows known by other columns than the table's: deletes would miss them.
-
-        Compared are texts and whole numbers, which have one form; and one row of a batch, since a
-        stream's rows are all known by the same columns.
-        """
-        self._is_key_compared = True
-        keys = self._keys or tuple(self.columns)
-        for key, part in zip(keys, key_values(text, len(keys)), strict=True):
-            value = fields.get(key, b"")
-            has_one_form = value.startswith(b'"') or value.removeprefix(b"-").isdigit()
-            if has_one_form and _PLAIN.of_json(value) != part:
-                raise SinkError(
-                    f"The stream of {self.name} knows a row as {text!r}, which does not match its "
-                    f"{', '.join(keys)}, the key of the table. Set keys to the columns that the "
-                    "stream's keys are made of, in their order."
-                )
-
-    def _check(self, key: str, change: Row) -> None:
         try:
-            key_values(key, len(self._keys or self.columns))
-        except ValueError as error:
+            return self._change_keys.named(change, self._keys or tuple(self.columns))
+        except KeyMismatch as error:
             if self._table is not None and not self._keys and isinstance(change, Put):
-                raise SinkError(
+                raise CannotApply(
                     f"{self.name} has no primary key, and the stream's rows have one of other "
                     f"columns than all ({error}). Add it to the table, or set keys."
                 ) from None
-            raise NotAChange(str(error)) from None
-
-    def _key_of(self, fields: Fields) -> str:
-        keys = self._keys or tuple(self.columns)
-        absent = [key for key in keys if key not in fields]
-        if absent or not keys:
-            raise NotAChange(f"the message lacks {', '.join(absent)} of the table's key")
-        return key_text([_PLAIN.of_json(fields[key]) for key in keys])
+            raise
 
     def _with_documents(self, change: Put) -> Fields:
         """The content of JSON columns, which Debezium sends as strings."""
@@ -211,10 +167,7 @@ class AppliedTable:
 
     def _add_columns(self, new: dict[str, list[bytes]]) -> None:
         if self._rules.new_columns == "refuse":
-            raise SinkError(
-                f"{self.name} has no column {', '.join(new)}, which its stream has now. Add it, or "
-                'set new_columns to "add" or "ignore". Nothing of the batch is written.'
-            )
+            raise unwanted_columns(self.name, ", ".join(new))
         target_tables.add_columns(
             self._connection, self.name, [self._described(*each) for each in new.items()]
         )
@@ -224,16 +177,13 @@ class AppliedTable:
         for column in self._shape:
             if column.name == name:
                 return column
-        return target_tables.guessed(name, values)
+        return guessed(name, values)
 
     def _create(self) -> None:
         if not self._rules.create_table:
-            raise SinkError(f"There is no table {self.name}. Make it, or set create_table.")
+            raise no_table(self.name)
         if not self._keys:
-            raise SinkError(
-                f"There is no table {self.name}, and its stream does not say which columns are its "
-                "key. Make it, or set keys."
-            )
+            raise no_key(self.name)
         new: dict[str, list[bytes]] = {name: [] for name in self._keys}
         new |= self._new
         columns = [self._described(*each) for each in new.items()]
@@ -277,13 +227,8 @@ class AppliedTable:
     def _merge_history(self, rows: Sequence[Row]) -> None:
         assert self._table is not None
         if not self._table.keys:
-            raise SinkError(f"{self.name} has no key, and history is kept by key: set keys.")
-        absent = [name for name in HISTORY if name not in self._table.columns]
-        if absent:
-            raise SinkError(f"{self.name} has no column {', '.join(absent)}, which history needs.")
-        twice = [name for name in HISTORY if name in self.columns]
-        if twice:
-            raise SinkError(f"The source of {self.name} has a column {twice[0]}, as history has.")
+            raise CannotApply(f"{self.name} has no key, and history is kept by key: set keys.")
+        check_history(self.name, self._table.columns, self.columns)
         versions = list(all_versions(rows, self._now_us))
         merge_history(self._connection, self._table, self._written, versions)
 

@@ -14,8 +14,9 @@ import psycopg
 from psycopg import sql
 
 from headrace.changes.folding import Version
+from headrace.changes.rules import CURRENT, VALID_FROM, VALID_TO
 from headrace.postgres.apply.staged_rows import AT, IS_GONE, ROWS, SEQ, Staging, names
-from headrace.postgres.apply.target_tables import CURRENT, VALID_FROM, VALID_TO, TargetTable
+from headrace.postgres.apply.target_tables import TargetTable
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HISTORY: Final = {

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
 
 import psycopg
 from psycopg.types.json import Jsonb
+
+from headrace.changes.applying import Pending
 
 _LOCK = 0x6170706C79  # "apply": one set-up at a time
 _FETCHED_AT_A_TIME = 500
@@ -35,11 +36,6 @@ create table if not exists headrace.applied_pending (
   primary key (writer, stream, seq)
 )
 """
-
-
-class Pending(NamedTuple):
-    offset: str
-    message: bytes
 
 
 @cache

@@ -16,7 +16,8 @@ from psycopg import sql
 
 from headrace.changes.folding import Version
 from headrace.changes.row_keys import key_values
-from headrace.postgres.apply.target_tables import CURRENT, TargetTable
+from headrace.changes.rules import CURRENT
+from headrace.postgres.apply.target_tables import TargetTable
 
 ROWS: Final = sql.Identifier("headrace_rows")
 _PARTIAL: Final = sql.Identifier("headrace_partial")

@@ -10,12 +10,8 @@ import psycopg
 from psycopg import sql
 
 from headrace.changes.events import ColumnShape
+from headrace.changes.rules import CURRENT, HISTORY, VALID_FROM, qualified
 from headrace.postgres.apply.column_texts import ColumnText, Kind
-
-VALID_FROM: Final = "valid_from"
-VALID_TO: Final = "valid_to"
-CURRENT: Final = "current"
-HISTORY: Final = (VALID_FROM, VALID_TO, CURRENT)
 
 _COLUMNS: Final = """
 with recursive base as (  -- a domain is written as what it is a domain of
@@ -62,10 +58,6 @@ class TargetTable:
 def identifier(name: str) -> sql.Identifier:
     """`schema.table`, split at the first dot."""
     return sql.Identifier(*qualified(name).split(".", 1))
-
-
-def qualified(name: str) -> str:
-    return name if "." in name else f"public.{name}"
 
 
 def look(
@@ -138,27 +130,6 @@ def add_columns(connection: psycopg.Connection, name: str, columns: Iterable[Col
                 identifier(name), _definition(connection, column)
             )
         )
-
-
-def guessed(name: str, values: Iterable[bytes]) -> ColumnShape:
-    """A column as its values suggest it, where no schema says what it is."""
-    kinds = {_guess(value) for value in values} - {"null"}
-    if len(kinds) == 1:
-        return ColumnShape(name, kinds.pop())
-    is_number = kinds and kinds <= {"bigint", "double precision"}
-    return ColumnShape(name, "double precision" if is_number else "text")
-
-
-def _guess(value: bytes) -> str:
-    if value == b"null":
-        return "null"
-    if value in (b"true", b"false"):
-        return "boolean"
-    if value[:1] in (b"{", b"["):
-        return "jsonb"
-    if value[:1].isdigit() or value[:1] == b"-":
-        return "bigint" if value.lstrip(b"-").isdigit() and len(value) < 19 else "double precision"
-    return "text"
 
 
 def _definition(connection: psycopg.Connection, column: ColumnShape) -> sql.Composed:

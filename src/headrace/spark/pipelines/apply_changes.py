@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.changes.rules import NewColumns
 from headrace.client.state import STATE_MEDIA_TYPE
-from headrace.postgres.apply.applied_table import NewColumns
 from headrace.spark.batch_ids import current_query
 from headrace.spark.commit_note import FILE as COMMITTED_FILE
 from headrace.spark.pipelines.base import BYTES_PER_BATCH, Pipeline, Run, local_postgres

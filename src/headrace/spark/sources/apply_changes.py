@@ -14,11 +14,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.postgres.apply.applied_table import Rules
+from headrace.changes.applying import Message
+from headrace.changes.rejected import Rejected
+from headrace.changes.rules import Rules
 from headrace.postgres.apply.registry import prepare as prepare_registry
-from headrace.postgres.apply.writer import Message, apply
+from headrace.postgres.apply.writer import apply
 from headrace.postgres.ledger import Claim, SinkError, digest_of_plan, prepare
-from headrace.postgres.sink import Rejected, Target
+from headrace.postgres.sink import Target
 from headrace.spark.connection_cache import postgres_connection
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine_count import QuarantineCount

@@ -35,8 +35,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from headrace.changes.rejected import Rejected
 from headrace.postgres.ledger import Claim
-from headrace.postgres.sink import Rejected
 from headrace.spark.batch_ids import current_batch
 from headrace.spark.options import OptionError
 from headrace.spark.quarantine import Quarantine
