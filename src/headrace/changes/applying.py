@@ -1,4 +1,4 @@
-"""The messages of one stream in one batch, told to the tables they are of, whatever keeps those.
+"""The messages of one stream in one batch, passed to the tables they are of, wherever those are.
 
 A snapshot that a stream sends between snapshot-start and snapshot-end is kept aside until its end,
 and then replaces everything; what is kept aside outlives the batch.
@@ -157,6 +157,12 @@ class StreamChanges:
             self._pending.append(Pending(message.offset, message.value))
 
     def _apply(self, event: Event, message: Message) -> None:
+        try:
+            self._take_event(event, message)
+        except NotAChange as error:
+            self._refuse(event, message, str(error))
+
+    def _take_event(self, event: Event, message: Message) -> None:
         match event:
             case SnapshotStart():
                 self._drop_pending()
@@ -171,10 +177,7 @@ class StreamChanges:
             case Shape():
                 self._table(event.source).reshape(event)
             case Put() | Gone():
-                try:
-                    self._table(event.source).add(event, partial(self._refuse, event, message))
-                except NotAChange as error:
-                    self._refuse(event, message, str(error))
+                self._table(event.source).add(event, partial(self._refuse, event, message))
 
     def _end_snapshot(self, last: list[Pending]) -> None:
         self._memory.add_pending(last)
@@ -241,8 +244,8 @@ class StreamChanges:
 
     # -- what is refused ------------------------------------------------------------------------
 
-    def _refuse(self, event: Put | Gone, message: Message, reason: str) -> None:
-        if message.is_snapshot:  # this is one of its rows
+    def _refuse(self, event: Event, message: Message, reason: str) -> None:
+        if message.is_snapshot and isinstance(event, Put | Gone):  # this is one of its rows
             fields = {name: msgspec.Raw(value) for name, value in event.fields.items()}
             row = {"type": event.source.type, "key": event.key, "value": fields}
             message = message._replace(value=msgspec.json.encode(row))

@@ -8,6 +8,7 @@ these two with what it has committed can be restored to any moment, and the quer
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,14 @@ class Planned:
 
     batch: int
     files: tuple[str, ...]
+
+
+def query_id(checkpoint: Path) -> str | None:
+    """The id of the query, which Spark chose with the checkpoint; None before that."""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_text("utf-8"))["id"])
+    except FileNotFoundError:
+        return None
 
 
 def planned(checkpoint: Path) -> Planned | None:

@@ -9,7 +9,6 @@ written once more from the source, if that still has it. The query must not run.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import psycopg
@@ -17,17 +16,16 @@ import psycopg
 from headrace.postgres.ledger import SinkError, last_planned
 from headrace.spark.commit_note import FILE
 from headrace.spark.local_paths import local_path
-from headrace.spark.offset_log import Planned, put_back
+from headrace.spark.offset_log import Planned, put_back, query_id
 
 
 def rewind(checkpoint: Path, postgres: str, writer: str) -> int:
     """The batch that the query goes on with."""
-    try:
-        metadata = json.loads((checkpoint / "metadata").read_text("utf-8"))
-    except FileNotFoundError:
-        raise SinkError(f"{checkpoint} is not a checkpoint of Spark: it has no metadata.") from None
+    query = query_id(checkpoint)
+    if query is None:
+        raise SinkError(f"{checkpoint} is not a checkpoint of Spark: it has no metadata.")
     with psycopg.connect(postgres) as connection:
-        found = last_planned(connection, writer, metadata["id"])
+        found = last_planned(connection, writer, query)
     if found is None:
         raise SinkError(
             f"The ledger does not say how the last batch of the writer {writer!r} under the "

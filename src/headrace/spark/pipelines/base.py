@@ -86,18 +86,19 @@ class Run:
         except FileNotFoundError:
             return 0
 
-    def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
+    def start(self, writer: DataStreamWriter, name: str, every_secs: int = 0) -> StreamingQuery:
         """Start `writer` with this run's trigger and checkpoint.
 
         For ever means a new batch as soon as the last is done: sources wait for data themselves,
-        so an idle pipeline costs nothing and the first record waits for no clock.
+        so an idle pipeline costs nothing and the first record waits for no clock. With
+        `every_secs` batches begin no more often.
         """
         self.checkpoint.mkdir(parents=True, exist_ok=True)
         place = str(self.checkpoint.resolve())
         ready = writer.queryName(name).option("checkpointLocation", place)
         if self.once:
             return ready.trigger(availableNow=True).start()
-        return ready.trigger(processingTime="0 seconds").start()
+        return ready.trigger(processingTime=f"{every_secs} seconds").start()
 
 
 def state_dir(given: str) -> Path:

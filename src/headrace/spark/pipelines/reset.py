@@ -21,6 +21,8 @@ import psycopg
 
 from headrace.postgres.catalog import exists
 from headrace.postgres.slots import Slot
+from headrace.spark.applied_lake import stream_memory
+from headrace.spark.offset_log import query_id
 from headrace.spark.pipelines import (
     apply_changes,
     archive,
@@ -61,6 +63,8 @@ def _outside(config: PipelineConfig, run: Run) -> list[Step]:
         case stream_to_postgres.Config():
             return [_forget_writer(config, _LEDGER), _reads_again(config)]
         case apply_changes.Config():
+            if config.is_lake:
+                return [_new_writer(config, run), _applies_again(config)]
             return [_forget_writer(config, (*_LEDGER, *_APPLIED)), _applies_again(config)]
         case postgres_to_stream.Config():
             slot = [] if config.electric else [_release_slot(config, run)]
@@ -172,16 +176,33 @@ def _owner_in(run: Run) -> str | None:
 
 def _new_producer(config: postgres_to_stream.Config, run: Run) -> Step:
     number = run.resets() + 1
-
-    def count() -> None:
-        run.state_dir.mkdir(parents=True, exist_ok=True)
-        _write(run.state_dir / RESETS_FILE, str(number))
-
     return Step(
         f"From now on it appends as the producer {config.producer}.{number}, because the streams "
         "know the batches of the last one. Messages that are there stay.",
+        lambda: _count_reset(run, number),
+    )
+
+
+def _new_writer(config: apply_changes.Config, run: Run) -> Step:
+    number = run.resets() + 1
+
+    def count() -> None:
+        query = query_id(run.checkpoint)
+        if query is not None:
+            stream_memory.forget(apply_changes.lake_of(config).root, query)
+        _count_reset(run, number)
+
+    return Step(
+        f"From now on it commits as the writer {config.writer}.{number}, because the tables know "
+        "the batches of the last one. A snapshot that a stream has begun and not ended is "
+        "forgotten.",
         count,
     )
+
+
+def _count_reset(run: Run, number: int) -> None:
+    run.state_dir.mkdir(parents=True, exist_ok=True)
+    _write(run.state_dir / RESETS_FILE, str(number))
 
 
 def _forget_files(run: Run) -> Step:

@@ -1,7 +1,8 @@
-"""The data source `headrace_apply_changes`: messages that say changes, applied to Postgres tables.
+"""The data source `headrace_apply_changes`: messages that say changes, applied to tables.
 
 For a batch inside foreachBatch, whose rows are `stream, offset, value, is_snapshot`. A stream is in
-one partition, in the order of its offsets; `headrace.postgres.apply` does the rest.
+one partition, in the order of its offsets; `headrace.postgres.apply` does the rest. With `path` the
+tables are in a lake there, and all streams of a table are in one partition.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OPTIONS = frozenset(
     {
         "url", "table", "keys", "scdType", "createTable", "newColumns", "fireTriggers", "writer",
         "query", "batch", "partitions", "committed", "origin", "retrySecs", "exactlyOnce",
-        "quarantineUrl", "quarantineStream", "quarantineToken",
+        "quarantineUrl", "quarantineStream", "quarantineToken", "path", "tableFormat",
     }
 )  # fmt: skip
 _COLUMNS = list(Message._fields)
@@ -49,19 +50,28 @@ class ApplyChanges(DataSource):
             raise OptionError(f"{NAME} replaces no table: write with mode append.")
         if sorted(schema.fieldNames()) != sorted(_COLUMNS):
             raise OptionError(f"{NAME} takes the columns {', '.join(_COLUMNS)}.")
-        return ChangesWriter(Options(NAME, self.options, OPTIONS))
+        options = Options(NAME, self.options, OPTIONS)
+        if not options.text("path"):
+            return ChangesWriter(options)
+        from headrace.spark.sources.apply_to_lake import LakeChangesWriter
+
+        return LakeChangesWriter(options, rules_of(options), _refuse)
+
+
+def rules_of(options: Options) -> Rules:
+    return Rules(
+        table=options.text("table", "{stream}"),
+        keys=options.names("keys"),
+        history=options.choice("scdType", ("1", "2")) == "2",
+        create_table=options.flag("createTable", True),
+        new_columns=options.choice("newColumns", ("add", "refuse", "ignore")),
+        fire_triggers=options.flag("fireTriggers", True),
+    )
 
 
 class ChangesWriter(DataSourceArrowWriter):
     def __init__(self, options: Options) -> None:
-        self._rules = Rules(
-            table=options.text("table", "{stream}"),
-            keys=options.names("keys"),
-            history=options.choice("scdType", ("1", "2")) == "2",
-            create_table=options.flag("createTable", True),
-            new_columns=options.choice("newColumns", ("add", "refuse", "ignore")),
-            fire_triggers=options.flag("fireTriggers", True),
-        )
+        self._rules = rules_of(options)
         self._target = Target(
             options.required("url", "postgresql://user:password@localhost/database"),
             "the tables",
