@@ -125,6 +125,16 @@ def test_values_that_debezium_does_not_have_are_unchanged(placeholder: Any) -> N
     assert (put.fields, put.unchanged) == ({"a": b"1"}, ("big",))
 
 
+def test_a_tombstone_says_nothing() -> None:
+    assert events_of(b" null\n") == []
+
+
+def test_an_envelope_without_its_row_is_refused_with_what_it_lacks() -> None:
+    for op, part in (("c", "after"), ("u", "after"), ("d", "before")):
+        with pytest.raises(NotAChange, match=f"op '{op}' lacks {part}"):
+            events(envelope(op, None, None))
+
+
 @pytest.mark.parametrize(
     ("name", "type_", "value", "text"),
     [

@@ -30,7 +30,7 @@ class ChangeKeys:
     def named(self, change: Row, keys: Sequence[str]) -> Row:
         """The change with its key as text, which has as many parts as `keys`."""
         if change.key is None:
-            return replace(change, key=_key_of(change.fields, keys))
+            return _of_row(change, keys)
         _check(change.key, keys)
         if isinstance(change, Put):
             if change.was is not None:
@@ -69,6 +69,18 @@ def _check(key: str, keys: Sequence[str]) -> None:
         key_values(key, len(keys))
     except ValueError as error:
         raise KeyMismatch(str(error)) from None
+
+
+def _of_row(change: Row, keys: Sequence[str]) -> Row:
+    """The key from the row itself; that before the change if it was another one."""
+    key = _key_of(change.fields, keys)
+    before = change.before if isinstance(change, Put) else None
+    # A connector may fill columns that it does not know of the old row with null.
+    if before is None or any(before.get(name, _NULL) == _NULL for name in keys):
+        return replace(change, key=key)
+    assert isinstance(change, Put), "only a row that stays has one before"
+    was = _key_of(before, keys)
+    return replace(change, key=key, was=was if was != key else None)
 
 
 def _key_of(fields: Fields, keys: Sequence[str]) -> str:

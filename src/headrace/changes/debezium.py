@@ -87,14 +87,18 @@ def _events(found: _Envelope, types: dict[str, _Field]) -> list[Event]:
         at_us = None if at_ms is None else at_ms * 1000
     if found.op in ("c", "r", "u") and found.after is not None:
         fields, unchanged = _fields(found.after, types)
-        return [Put(source, None, fields, unchanged, None, at_us, has_document_texts=True)]
+        before = _fields(found.before, types)[0] if found.before and found.op == "u" else None
+        return [Put(source, None, fields, unchanged, None, at_us, True, before)]
     if found.op == "d" and found.before is not None:
         return [Gone(source, None, _fields(found.before, types)[0], at_us)]
     if found.op == "t":
         return [Clear(source if source.type else None, at_us)]
     if found.op == "m":
         return []  # a logical decoding message
-    raise NotAChange(f"op {found.op!r} is not known, or lacks the row it is about")
+    if found.op in ("c", "r", "u", "d"):
+        part = "before" if found.op == "d" else "after"
+        raise NotAChange(f"the message of op {found.op!r} lacks {part}, the row that it is about")
+    raise NotAChange(f"Debezium's op {found.op!r} is not known")
 
 
 def _fields(

@@ -27,7 +27,8 @@ class Put:
     """A row is now `fields`.
 
     The columns in `unchanged` keep the values that the row had, under its key `was` if the key
-    changed. Without a key in the message, `key` is empty until the key columns are known.
+    changed. Without a key in the message, `key` is empty until the key columns are known; what the
+    row was `before` then says whether its key changed.
     """
 
     source: Source
@@ -37,6 +38,7 @@ class Put:
     was: str | None = None
     at_us: int | None = None
     has_document_texts: bool = False  # JSON columns come as strings that hold JSON
+    before: Fields | None = None
 
 
 @dataclass(frozen=True, slots=True)

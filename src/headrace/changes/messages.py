@@ -27,6 +27,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _PUTS: Final = frozenset({"insert", "update", "upsert", "set"})
 _DELETES: Final = frozenset({"delete", "remove"})
 _NOTHING: Final = msgspec.Raw(b"")
+_TOMBSTONE: Final = b"null"  # by which Debezium lets Kafka forget a deleted key
 
 
 class _Headers(msgspec.Struct):
@@ -69,6 +70,8 @@ _snapshot = msgspec.json.Decoder(_Snapshot)
 
 def events_of(message: bytes) -> list[Event]:
     """What a message says; nothing for controls that are about no row. Raises NotAChange."""
+    if message.strip() == _TOMBSTONE:
+        return []
     try:
         found = _message.decode(message)
         headers = found.headers or _Headers()
@@ -118,7 +121,7 @@ def _control(control: str, message: _Message, at_us: int | None) -> list[Event]:
 
 def _row(operation: str | None, message: _Message, headers: _Headers) -> Event:
     if not message.type or message.key is None:
-        raise NotAChange("the message has no type and key")
+        raise NotAChange("the message has no type and key, and is not Debezium's envelope")
     source, at_us = Source(message.type), _micros(headers.timestamp)
     if operation in _DELETES:
         return Gone(source, message.key, {}, at_us)
