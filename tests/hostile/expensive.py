@@ -70,6 +70,16 @@ def heads_of_many_clients(ground: Ground) -> None:
     ground.send_at_once([b"".join(heads)] * 40, answers_each=len(heads))
 
 
+def metrics_of_many_clients(ground: Ground) -> None:
+    """Less than a small read on each connection, and half a millisecond for each request in it."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ground.send(*[request] * 4000, connections=400)
+
+
+def listings_of_many_clients(ground: Ground) -> None:
+    ground.send(*[request_bytes("GET", "/crowd/streams?limit=1000")] * 400, connections=400)
+
+
 def metrics(ground: Ground) -> None:
     assert ground.client.get("/metrics").status_code == 200
 

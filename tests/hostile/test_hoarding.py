@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
+import struct
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,12 +29,13 @@ from headrace.protocol.sse import EventDecoder, ReceivedEvent
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess
-from headrace.testing.server_queries import metric
+from headrace.testing.server_queries import live_readers, metric
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
 from tests.hostile.stalls import stalls, stalls_since
 from tests.http.helpers import KIB, MIB, await_readers, client_of, resident_bytes
 
+JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
 LARGE = 4 * MIB
 UNSENT_MAX = 16 * MIB
@@ -388,3 +392,58 @@ def test_a_body_that_others_are_refused_for_is_given_up_sooner(serve: Serve) -> 
         eventually(lambda: not has_room(), "the room is taken")
         eventually(has_room, "and given back")
         assert slow.response().status == 503
+
+
+@pytest.mark.slow
+def test_bodies_that_wait_to_be_parsed_are_counted_until_their_clients_leave(serve: Serve) -> None:
+    """One is sent after the other, and faster than they can be parsed."""
+    server = serve(DS_LIMITS__MAX_INFLIGHT_BODY_BYTES=str(64 * MIB))
+    body = b"[" + b",".join([b'"%s"' % (b"x" * 78)] * 195_000) + b"}"  # invalid at its end
+    with client_of(server) as http:
+        http.put("/v1/stream/j", headers=JSON)
+    request = request_bytes("POST", "/v1/stream/j", body, Content_Type="application/json")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawConnection(server.port)) for _ in range(12)]
+        for client in clients:
+            with suppress(ConnectionError):  # refused before all of it was sent
+                client.send(request)
+        assert Counter(client.response().status for client in clients).keys() == {400, 503}
+    for _ in range(12):
+        with RawConnection(server.port) as client, suppress(ConnectionError):
+            client.send(request)
+            linger = struct.pack("ii", 1, 0)  # leaves with a reset
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    with client_of(server) as http:
+        large = http.post("/v1/stream/j", headers=JSON, content=b'["' + b"x" * 8 * MIB + b'"]')
+        assert large.status_code == 204
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_a_live_reader_that_leaves_is_gone_whatever_it_has_sent_besides(
+    serve: Serve, live: str
+) -> None:
+    """A connection that is ahead of its answers is not read from, and does not hear of its end."""
+    env = {
+        "DS_STORAGE__MODE": "file-durable",
+        "DS_SERVER__SSE_RECONNECT_INTERVAL_SECS": "0",
+        "DS_SERVER__LONG_POLL_TIMEOUT_SECS": "600",
+    }
+    server = serve(**env)
+    with client_of(server) as http:
+        http.put("/v1/stream/cold", headers=TEXT, content=b"x" * 600_000)
+    assert server.stop() == 0
+    server = serve(**env)
+    offset = "-1" if live == "sse" else "now"
+    poll = request_bytes("GET", f"/v1/stream/cold?offset={offset}&live={live}")
+    with client_of(server) as http, ExitStack() as stack:
+        for _ in range(5):
+            client = stack.enter_context(RawConnection(server.port))
+            client.send(poll + request_bytes("GET", "/healthz") * 3)
+            seen = b""
+            # What was sent and not read would come back as a reset, which is always heard.
+            while live == "sse" and b"upToDate" not in seen:
+                seen = seen[-20:] + client.socket.recv(MIB)
+        eventually(lambda: live_readers(http, live) == 5, "five live readers")
+        stack.close()
+        eventually(lambda: live_readers(http, live) == 0, "all of them are gone")

@@ -102,6 +102,8 @@ OPERATIONS: dict[str, Callable[[Ground], None]] = {
     "largest-body": expensive.octets,
     "chunks-of-a-byte": expensive.chunks_of_a_byte,
     "heads-of-many-clients": expensive.heads_of_many_clients,
+    "metrics-of-many-clients": expensive.metrics_of_many_clients,
+    "listings-of-many-clients": expensive.listings_of_many_clients,
     "heads-of-a-stream": partial(expensive.pipelined_heads, f"{ROOT}/probed", 50_000),
     "heads-of-metrics": partial(expensive.pipelined_heads, "/metrics", 12_000),
     "listing": expensive.listing,

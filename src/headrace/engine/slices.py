@@ -1,8 +1,8 @@
 """Long work on the event loop, in slices: other work waits for one slice at most.
 
 Work is an iterator that does a little in each step. A few pieces of work take turns; what comes
-after them waits without having begun, so that it holds little memory. Work that is known to be
-short passes the others by.
+after them waits without having begun: what it works on is in memory, but nothing that it makes of
+that. Work that is known to be short passes the others by.
 
 For work that was asked for by a request or a timer. `engine.maintenance` is for the engine's own,
 which has to run without an event loop, too; `http.request_turns` is for connections, not for work.
@@ -41,13 +41,13 @@ class Slices:
         """Pieces of work that are not finished."""
         return len(self._short) + len(self._begun) + len(self._waiting)
 
-    def run(self, work: Work, failed: WorkFailed) -> None:
+    def run(self, work: Work, failed: WorkFailed, *, is_short: bool = False) -> None:
         """Do the first slice now if nothing else is under way, and the rest in later turns.
 
         So work that is short is mostly done on return. `failed` gets what the work raised.
         """
         if self._begun:
-            self.run_later(work, failed)
+            self.run_later(work, failed, is_short=is_short)
             return
         until = monotonic() + self._slice_secs
         while _has_more(work, failed):

@@ -314,5 +314,8 @@ class Surplus(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def when_left(self, callback: Callable[[], None]) -> None:
+        """Probes are answered at once."""
+
     def hold(self, waiter: Waiter) -> None:
         """Probes do not wait."""

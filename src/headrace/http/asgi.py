@@ -198,10 +198,14 @@ class Headrace:
             return
         request = self._request(scope, headers, body)
         request.guard = guard
+        request.reserved_bytes, request.budget = len(body), self
         exchange = AsgiExchange(
             self._config.http.answer_timeout_secs, self._config.server.long_poll_timeout_secs
         )
+        del body
         application.handle(request, exchange)
+        if not request.keeps_body:
+            request.release_body()
         await exchange.run(receive, sender)
         self._observe(request, sender.status, sender.sent_bytes)
 
@@ -254,8 +258,12 @@ class Headrace:
         if declared.isdigit() and int(declared[:20]) > limit:
             raise BodyTooLarge(limit)
 
+    def release(self, count: int) -> None:
+        """Bytes of a body that are in flight no more."""
+        self._body_bytes -= count
+
     async def _read_body(self, receive: Receive) -> bytes | None:
-        """The whole body; None where the client left before it was complete."""
+        """The whole body, counted; None where the client left before it was complete."""
         limits = self._config.limits
         parts: list[bytes] = []
         size = 0
@@ -275,6 +283,7 @@ class Headrace:
                     )
                 parts.append(part)
                 if not message.get("more_body", False):
+                    size = 0  # the request's from here on
                     return b"".join(parts)
         finally:
             self._body_bytes -= size
@@ -336,6 +345,7 @@ class AsgiExchange:
         self._wakeup = asyncio.Event()
         self._done = False
         self._left = False
+        self._on_left: Callable[[], None] | None = None
 
     def respond(self, response: Response) -> None:
         self._put(lambda sender: sender.respond(response))
@@ -364,6 +374,12 @@ class AsgiExchange:
     def abort(self) -> None:
         self._queue.clear()
         self._finish()
+
+    def when_left(self, callback: Callable[[], None]) -> None:
+        if self._left:
+            callback()
+        else:
+            self._on_left = callback
 
     def hold(self, waiter: Waiter) -> None:
         if self._left:
@@ -402,6 +418,8 @@ class AsgiExchange:
             if leaving is not None:
                 leaving.cancel()
             self._left = True
+            if self._on_left is not None and not self._done:
+                self._on_left()
             waiter, self._waiter = self._waiter, None
             if waiter is not None:
                 waiter.on_disconnect()

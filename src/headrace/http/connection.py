@@ -62,11 +62,12 @@ from headrace.http.answer_bytes import (
     head_without_length,
     whole_answer,
 )
+from headrace.http.departure import has_left
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.http.http_exchange import HttpExchange
 from headrace.http.large_bodies import BodyReceiver, LargeBody
 from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
-from headrace.http.request_turns import TURN_SECS, Turns
+from headrace.http.request_turns import READS_BETWEEN_LOOKS, TURN_SECS, Turns
 from headrace.http.response_head import ResponseHead
 from headrace.http.routes import Application
 from headrace.http.send_windows import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
@@ -236,11 +237,18 @@ class Connection(asyncio.Protocol):
         elif self._exchange is not None:
             if reader is not None:
                 reader.excuse()
+            if self._waiter is not None and not self._transport.is_reading():
+                self._check_departure()
             self._check_answer(self._exchange, now)
         elif reader is not None and (refusal := reader.overdue(now)) is not None:
             self._refuse(refusal)
         elif now >= self._deadline and not (reader is not None and reader.is_receiving):
             self.close()
+
+    def _check_departure(self) -> None:
+        """A live read that has more requests behind it is not read from."""
+        if has_left(self._transport.get_extra_info("socket")):
+            self.abort()
 
     def _check_answer(self, exchange: HttpExchange, now: float) -> None:
         """Nothing waits for ever, whatever became of its answer.
@@ -322,12 +330,25 @@ class Connection(asyncio.Protocol):
         reader = self._reader
         if reader is None:
             return
+        turns = self._shared.turns
+        turns.read_count += 1
+        is_looked_at = turns.is_watched or turns.read_count % READS_BETWEEN_LOOKS == 0
+        if is_looked_at and turns.is_time_over():
+            self._put_off(reader, data)
+            return
         reader.feed(data)
         # While it runs or is in line, what was fed is seen by the code that does so.
         if not self._running and not self._in_line:
-            if self._shared.turns.is_waiting:
-                self._shared.turns.is_contended = True
+            if turns.is_waiting:
+                turns.is_contended = True
             self._run(reader)
+
+    def _put_off(self, reader: RequestReader, data: bytes) -> None:
+        """Others have used up what time there is before the loop looks for events again."""
+        reader.keep(data)
+        self._transport.pause_reading()
+        if not self._running:
+            self._wait_for_turn()
 
     def _run(self, reader: RequestReader) -> None:
         """Run what is ready until something has to wait or the turn is over; see to the rest."""
@@ -345,17 +366,15 @@ class Connection(asyncio.Protocol):
     def _read_on(self, reader: RequestReader) -> None:
         """Parse what came in a large read, and run it, while there is time for such reads."""
         turns = self._shared.turns
-        begun = now = monotonic()
-        turn_ends = begun + TURN_SECS
+        now = monotonic()
+        turn_ends = now + TURN_SECS
         while reader.unread and self._state is IDLE and not self._in_line:
-            if now > turn_ends or turns.is_reading_time_used_up:
+            if now > turn_ends or turns.is_time_over():
                 self._wait_for_turn()
                 break
             reader.read_on()
             self._run_ready(reader.ready, turn_ends)
             now = monotonic()
-        if now > begun:
-            turns.count_reading(now - begun)
 
     def _run_ready(self, ready: deque[Request], turn_ends: float = 0.0) -> None:
         shared = self._shared
@@ -369,8 +388,8 @@ class Connection(asyncio.Protocol):
             self._keep_alive = request.keep_alive
             handle(request, exchange)
             # The handler has taken the body over, so that its room is free for the next upload.
-            if request.reserved_bytes:
-                shared.bodies.release(request.reserved_bytes)
+            if request.reserved_bytes and not request.keeps_body:
+                request.release_body()
             # Pipelined requests in memory mode are answered at once: without an end of the turn,
             # one client with thousands of them would hold the loop for seconds.
             if ready and self._state is IDLE:
@@ -584,6 +603,8 @@ class Connection(asyncio.Protocol):
         # Nothing a client sends after this is read as a request, so what reads it can go.
         self._drop_reader()
         request.headers = {}
+        # It was held back if more came behind the request: its end would never be heard.
+        self._transport.resume_reading()
 
     def _bound_send_buffers(self) -> None:
         """A reader that never reads must cost little: bound what the kernel and we hold."""

@@ -6,12 +6,19 @@ provide an Exchange; neither knows the protocol, and no handler knows a socket.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from headrace.http.permissions import Guard
 from headrace.protocol.headers import Headers
 from headrace.protocol.requests import Append
 from headrace.protocol.responses import Response
+
+
+class Budget(Protocol):
+    """Bytes of request bodies that are in flight."""
+
+    def release(self, count: int) -> None: ...
 
 
 class Client(NamedTuple):
@@ -39,11 +46,13 @@ class Request:
 
     __slots__ = (
         "body",
+        "budget",
         "client",
         "guard",
         "headers",
         "http_11",
         "keep_alive",
+        "keeps_body",
         "method",
         "operation",
         "parsed_head",
@@ -71,9 +80,17 @@ class Request:
         self.http_11 = True
         self.keep_alive = True
         self.reserved_bytes = 0
+        self.budget: Budget | None = None
+        self.keeps_body = False
         self.operation = "other"
         self.guard: Guard | None = None
         self.parsed_head = parsed_head
+
+    def release_body(self) -> None:
+        """Its body is gone, or counted elsewhere; with `keeps_body` that is after the handler."""
+        count, self.reserved_bytes = self.reserved_bytes, 0
+        if count and self.budget is not None:
+            self.budget.release(count)
 
 
 class Frame:
@@ -130,6 +147,10 @@ class Exchange(Protocol):
 
     def abort(self) -> None:
         """Break off, so that what was sent cannot be taken for a whole answer."""
+        ...
+
+    def when_left(self, callback: Callable[[], None]) -> None:
+        """Call it once the client has left, if that is before the answer; at once if it has."""
         ...
 
     def hold(self, waiter: Waiter) -> None:

@@ -18,6 +18,7 @@ A fault while an answer is written closes the connection: what of it was sent is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from headrace.http.exchange import Frame, Request, Waiter
@@ -54,10 +55,11 @@ class AnswerPath(Protocol):
 class HttpExchange:
     """The exchange of one request; it knows its connection until it has answered."""
 
-    __slots__ = ("_connection", "begun", "request")
+    __slots__ = ("_connection", "_on_left", "begun", "request")
 
     def __init__(self, connection: AnswerPath, request: Request, begun: float) -> None:
         self._connection: AnswerPath | None = connection
+        self._on_left: Callable[[], None] | None = None
         self.request = request
         self.begun = begun
 
@@ -109,3 +111,12 @@ class HttpExchange:
     def detach(self) -> None:
         """The client is gone: later answers are dropped."""
         self._connection = None
+        on_left, self._on_left = self._on_left, None
+        if on_left is not None:
+            on_left()
+
+    def when_left(self, callback: Callable[[], None]) -> None:
+        if self._connection is None:
+            callback()
+        else:
+            self._on_left = callback

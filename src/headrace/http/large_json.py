@@ -15,7 +15,8 @@ from headrace.engine.creation import CreateOutcome
 from headrace.engine.engine import AppendOutcome, Engine
 from headrace.engine.slices import Slices
 from headrace.errors import Refused, StreamDeleted, StreamNotFound
-from headrace.http.exchange import Exchange
+from headrace.http.body_work import BodyWork
+from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
 from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import LARGE_BYTES_MIN, Logged, log_form_steps
@@ -33,6 +34,7 @@ class LargeJson:
         self,
         name: str,
         command: Append,
+        request: Request,
         exchange: Exchange,
         reply: Callable[[AppendOutcome], None],
         refuse: Refuse,
@@ -46,12 +48,13 @@ class LargeJson:
                 return
             self._engine.append(stream, msgspec.structs.replace(command, logged=logged), reply)
 
-        self._slices.run(work(), fault_answer(exchange))
+        self._slices.run(BodyWork(request, exchange, work), fault_answer(exchange))
 
     def create(
         self,
         name: str,
         command: Create,
+        request: Request,
         exchange: Exchange,
         reply: Callable[[CreateOutcome], None],
     ) -> None:
@@ -59,7 +62,7 @@ class LargeJson:
             logged = yield from self._parse(command.body)
             self._engine.create(name, replace(command, logged=logged), reply)
 
-        self._slices.run(work(), fault_answer(exchange))
+        self._slices.run(BodyWork(request, exchange, work), fault_answer(exchange))
 
     def _parse(self, body: bytes) -> Generator[None, None, Logged | Refused]:
         limits = self._engine.limits

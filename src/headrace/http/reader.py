@@ -239,6 +239,10 @@ class RequestReader:
         else:
             self._read(data)
 
+    def keep(self, data: bytes) -> None:
+        """Take what is to be parsed later, by `read_on`."""
+        self.unread += data
+
     def read_on(self) -> None:
         """Parse the next piece of what is unread."""
         piece, self.unread = self.unread[:_PIECE_BYTES], self.unread[_PIECE_BYTES:]
@@ -386,7 +390,7 @@ class RequestReader:
         """Forget everything that is not answered yet."""
         self._give_back()
         for request in self.ready:
-            self._budget.release(request.reserved_bytes)
+            request.release_body()
         self.ready.clear()
         self._parts = []
         self.unread = b""
@@ -539,6 +543,7 @@ class RequestReader:
             request.keep_alive = False
         if self.held_bytes or self.expects_continue:
             request.reserved_bytes = self.held_bytes
+            request.budget = self._budget
             self.held_bytes = 0
             self._budget.end(self)
             self.expects_continue = False

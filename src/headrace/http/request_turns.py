@@ -5,9 +5,10 @@ then waits in line behind every other connection with something left to do. So d
 which one append may bring to thousands of readers: a turn is one window of one of them. While
 others are being served besides, those in line get a third of the loop's time.
 
-Before requests are run they are parsed, and thousands of clients may each send a large read at
-once. What is longer than a small request is parsed while the loop has spent less than ROUND_SECS
-on such reads since it last looked for events; after that its connection waits in line, too.
+A turn of its own does not bound what all connections get between two looks of the loop for events:
+thousands of them may each have sent something that takes a millisecond to parse or to answer. So
+when READS_SECS have gone into what connections sent, the rest of them wait in line, too. The clock
+is looked at from the READS_BETWEEN_LOOKS-th read on: a request takes no longer than that.
 
 This shares the loop between clients. Single pieces of long work are cut by `engine.slices`.
 """
@@ -22,6 +23,8 @@ from headrace.clock import monotonic
 
 TURN_SECS: Final = 0.001  # for one connection
 ROUND_SECS: Final = 0.005  # for all that wait in line, before the loop does something else
+READS_SECS: Final = 0.05  # for what comes in at once; 5,000 appends
+READS_BETWEEN_LOOKS: Final = 8
 PAUSE_FACTOR: Final = 2  # times as long as a round took, where others had requests meanwhile
 PAUSE_SECS_MAX: Final = 0.1
 
@@ -42,7 +45,12 @@ class Turns:
         """Whether anybody is in line; an attribute, because every request looks at it."""
         self.is_contended = False
         """Set by a connection that runs a request while others wait for a turn."""
-        self._reading_secs = 0.0
+        self.read_count = 0
+        """Of all connections."""
+        self.is_watched = False
+        """Whether the time of reads is looked at until the loop looks for events again."""
+        self._watched_from = 0.0
+        self._in_round = False
 
     def add(self, connection: Turned) -> None:
         self._line.append(connection)
@@ -50,21 +58,22 @@ class Turns:
         if len(self._line) == 1:
             self._loop.call_soon(self._round)
 
-    @property
-    def is_reading_time_used_up(self) -> bool:
-        return self._reading_secs > ROUND_SECS
+    def is_time_over(self) -> bool:
+        """Whether what else came in has to wait in line; watched from the first call on."""
+        now = monotonic()
+        if self.is_watched:
+            # Those in line have their own bound.
+            return now - self._watched_from > READS_SECS and not self._in_round
+        self.is_watched = True
+        self._watched_from = now
+        self._loop.call_soon(self._end_watch)
+        return False
 
-    def count_reading(self, secs: float) -> None:
-        """Time that went into parsing, and running, a large read."""
-        if not self._reading_secs:
-            self._loop.call_soon(self._begin_reading)
-        self._reading_secs += secs
-
-    def _begin_reading(self) -> None:
-        self._reading_secs = 0.0
+    def _end_watch(self) -> None:
+        self.is_watched = False
 
     def _round(self) -> None:
-        self._begin_reading()
+        self._in_round = True
         begun = monotonic()
         ends = begun + ROUND_SECS
         for _ in range(len(self._line)):
@@ -77,6 +86,7 @@ class Turns:
             self._line.popleft()
             if monotonic() > ends:
                 break
+        self._in_round = False
         if self._line and self.is_contended:
             pause_secs = min(PAUSE_FACTOR * (monotonic() - begun), PAUSE_SECS_MAX)
             self._loop.call_later(pause_secs, self._round)

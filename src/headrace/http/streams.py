@@ -100,6 +100,7 @@ class StreamRoutes:
             self._large.append(
                 stream.state.name,
                 command,
+                request,
                 exchange,
                 lambda outcome: respond(append_answer(outcome)),
                 self.refuse,
@@ -120,7 +121,7 @@ class StreamRoutes:
             exchange.respond(_create_response(outcome, location))
 
         if is_large(command):
-            self._large.create(name, command, exchange, reply)
+            self._large.create(name, command, request, exchange, reply)
         else:
             self._engine.create(name, command, reply)
 

@@ -8,6 +8,7 @@ either kind understand it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -15,6 +16,7 @@ import orjson
 
 from headrace.engine.slices import Slices
 from headrace.errors import InvalidName, InvalidRequest
+from headrace.http.body_work import BodyWork
 from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
 from headrace.http.forwarded import ForwardedOrigins
@@ -81,7 +83,9 @@ class SubscriptionRoutes:
         if isinstance(response, Response):
             self._answer_when_durable(response, exchange)
         else:
-            self._slices.run(self._finish(response, exchange), fault_answer(exchange))
+            begin = partial(self._finish, response, exchange)
+            work = BodyWork(request, exchange, begin, is_atomic=True)
+            self._slices.run(work, fault_answer(exchange))
 
     def _finish(self, steps: Steps, exchange: Exchange) -> Iterator[None]:
         """What takes as long as there are streams is done in slices."""

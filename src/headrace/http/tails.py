@@ -27,6 +27,7 @@ from headrace.errors import (
     StreamNotFound,
     StreamSetAside,
 )
+from headrace.http.body_work import BodyWork
 from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
 from headrace.http.live import LiveReads
@@ -65,30 +66,31 @@ class TailRoutes:
         live = parse_query(query.decode("latin-1")).get("live")
         if live not in (None, Live.LONG_POLL):
             raise InvalidRequest("The tails of many streams are read at once or by long-poll.")
-        work = self._ask(request.body, _Asking(exchange), name_of, waits=live is not None)
-        if len(request.body) <= SHORT_BODY_BYTES_MAX:
-            self._slices.run(work, fault_answer(exchange))
+        is_short = len(request.body) <= SHORT_BODY_BYTES_MAX
+        begin = partial(self._ask, request.body, exchange, name_of, waits=live is not None)
+        work = BodyWork(request, exchange, begin)
+        exchange.hold(_Asking(work))
+        if is_short:
+            self._slices.run(work, fault_answer(exchange), is_short=True)
         else:
             self._slices.run_later(work, fault_answer(exchange))
 
     def _ask(
         self,
         body: bytes,
-        asking: _Asking,
+        exchange: Exchange,
         name_of: Callable[[str], str],
         *,
         waits: bool,
     ) -> Iterator[None]:
-        if asking.has_left:
-            return
         queries: list[TailQuery] = []
         for batch in _batches(parse_tails(body)):
             queries += [parse_tail_query(value, name_of) for value in batch]
             yield
         if waits:
-            yield from self._wait(queries, asking.exchange)
+            yield from self._wait(queries, exchange)
         else:
-            yield from self._answer(queries, asking.exchange)
+            yield from self._answer(queries, exchange)
 
     def _wait(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
         """Attach to each tail before checking it, so that no append in between is missed."""
@@ -181,17 +183,14 @@ class _Asking:
     """A client whose request waits for its turn, and may take seconds of it.
 
     While it is held like a live read, a client that leaves gives its connection back at once, and
-    its request is dropped when its turn comes. Else one that leaves after each request would take
-    up all connections.
+    its request is dropped. Else one that leaves after each request would take up all connections.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.has_left = False
-        exchange.hold(self)
+    def __init__(self, work: BodyWork) -> None:
+        self._work = work
 
     def on_disconnect(self) -> None:
-        self.has_left = True
+        self._work.leave()
 
     def on_drain(self) -> None:
         """Its answer comes without more to wait for."""

@@ -307,7 +307,7 @@ _INSPECTION: Final = (
         "trimStream",
         "Delete the beginning of a stream",
         "inspection",
-        {200: Answer("Where the stream begins and ends.", (), json_of("Trimmed"))},
+        {200: Success("Where the stream begins and ends.", (), json_of("Trimmed"))},
         (
             *("invalid-request", "invalid-name", "invalid-offset", "stream-not-found"),
             *("stream-deleted", "offset-beyond-tail", "snapshot-in-use", "body-too-large"),
