@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from headrace.config import ConfigError
+from headrace.config.settings import Streams
 from headrace.testing.server_process import ServerProcess
-from tests.http.helpers import TEXT, client_of
+from tests.http.helpers import JSON, TEXT, client_of
 
 SETTINGS = {
     "DS_STREAMS__DEFAULT_TTL_SECS": "chat/=3600,chat/short/=60,/mine/=120",
@@ -62,3 +65,20 @@ def test_a_fork_keeps_what_its_source_has(client: httpx.Client) -> None:
     head = client.head(f"{ROOT}/chat/fork").headers
     assert fork.status_code == 201
     assert (head.get("stream-ttl"), head["content-type"]) == (None, "text/plain")
+
+
+def test_a_stream_from_before_a_default_is_confirmed(tmp_path: Path) -> None:
+    before = {"DS_STORAGE__MODE": "file-durable"}
+    with ServerProcess(before, cwd=str(tmp_path)) as server, client_of(server) as client:
+        client.put(f"{ROOT}/chat/old", headers=JSON)
+        client.put(f"{ROOT}/chat/octets")
+    with ServerProcess(before | SETTINGS, cwd=str(tmp_path)) as server, client_of(server) as client:
+        assert client.put(f"{ROOT}/chat/old").status_code == 200
+        assert client.put(f"{ROOT}/chat/octets").status_code == 200
+        assert client.put(f"{ROOT}/chat/old", headers={"Stream-TTL": "5"}).status_code == 409
+        assert "stream-ttl" not in client.head(f"{ROOT}/chat/old").headers
+
+
+def test_two_values_for_one_prefix_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two values for 'chat/'"):
+        Streams(default_ttl_secs="chat/=1,chat/=2")  # type: ignore[arg-type]

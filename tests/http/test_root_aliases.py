@@ -64,6 +64,17 @@ def test_paths_of_the_server_come_before_the_alias_of_every_path(client: httpx.C
     assert client.put("/buckets/nowhere/s", headers=TEXT).status_code == 404
 
 
+@pytest.mark.parametrize("name", ["v1/stream/a", "buckets/mine/s", "healthz", "ui/x"])
+def test_a_name_that_looks_like_another_path_has_a_location_of_its_own(
+    client: httpx.Client, name: str
+) -> None:
+    first, _, rest = name.partition("/")
+    hidden = f"%{ord(first[0]):02x}{first[1:]}/{rest}".rstrip("/")
+    created = client.put(f"/{hidden}", headers=TEXT, content=b"mine")
+    assert created.status_code == 201
+    assert client.get(created.headers["location"]).content == b"mine"
+
+
 def test_the_longest_of_several_roots_is_the_one_that_serves() -> None:
     aliases = {"DS_SERVER__STREAM_ROOT_ALIASES": "/b/streams,/"}
     env = aliases | {"DS_SERVER__BUCKET_ROOT": "/b"}
@@ -81,6 +92,9 @@ def test_the_longest_of_several_roots_is_the_one_that_serves() -> None:
         ("/", "server.bucket_root are both /"),
         ("/v1/stream", "would never be used"),
         ("/v1/stream/below", "would never be used"),
+        ("/healthz", "would hide what the server serves"),
+        ("/ui/streams", "would hide"),
+        ("/api/__ds", "would hide"),
     ],
 )
 def test_an_alias_that_cannot_be_reached_is_refused(aliases: str, reason: str) -> None:

@@ -41,6 +41,7 @@ from headrace.config.kinds import (
 )
 from headrace.protocol.access import is_loopback
 from headrace.protocol.creation_defaults import CreationDefaults
+from headrace.protocol.names import CONTROL_PREFIX, OWN_NAMES
 
 T = TypeVar("T")
 
@@ -142,6 +143,13 @@ class Server(Section):
                     "buckets a path of their own, such as /buckets.",
                     key="server.stream_root_aliases",
                     allowed="paths other than server.bucket_root",
+                )
+            segments = alias.split("/")
+            if segments[1] in OWN_NAMES or any(s.startswith(CONTROL_PREFIX) for s in segments):
+                raise ConfigError(
+                    f"The alias {alias} would hide what the server serves there itself.",
+                    key="server.stream_root_aliases",
+                    allowed=f"paths that begin with none of {', '.join(OWN_NAMES)} or __ds",
                 )
             if f"{alias}/".startswith(f"{self.stream_root}/"):
                 raise ConfigError(
@@ -367,6 +375,17 @@ class Streams(Section):
         "Whether a read may give an offset of the server plus one and then starts at that offset, "
         "as y-durable-streams does; otherwise it gets 400.",
     )
+
+    def check(self) -> None:
+        for key in ("default_ttl_secs", "default_content_type"):
+            prefixes = [_split(item)[0] for item in getattr(self, key)]
+            twice = [prefix for prefix in prefixes if prefixes.count(prefix) > 1]
+            if twice:
+                raise ConfigError(
+                    f"streams.{key} has two values for {twice[0]!r}.",
+                    key=f"streams.{key}",
+                    allowed="one value for each prefix",
+                )
 
     @property
     def creation_defaults(self) -> CreationDefaults:

@@ -35,6 +35,7 @@ from headrace.http.trims import TrimRoutes
 from headrace.http.url_schemes import BaseUrls, BucketUrls
 from headrace.http.watchdog import StallLog, Watchdog
 from headrace.limits import Limits
+from headrace.protocol.names import OWN_NAMES
 from headrace.storage.acid.acid_storage import AcidStorage
 from headrace.storage.base import Storage
 from headrace.storage.disk import RealDisk
@@ -47,7 +48,6 @@ from headrace.subscriptions.manager import SubscriptionManager, SubscriptionSett
 
 logger = logging.getLogger(__name__)
 
-OWN_NAMES = ("healthz", "readyz", "metrics", "ui")  # no bucket can be called so
 FEED_SECS = 0.02  # how long a feed gathers changes while someone waits for them
 MAINTENANCE_PAUSE_SECS = 0.002  # between two slices of long work
 UNBOUNDED = 2**63  # payload on disk is bounded by the disk
@@ -147,8 +147,12 @@ def _assemble(
 
     defaults = config.streams.creation_defaults
 
+    own = (f"/{name}" for name in OWN_NAMES)
+    taken = (*roots, config.server.bucket_root.rstrip("/"), *own)
+
     def streams_at(root: str) -> StreamRoutes:
-        return StreamRoutes(engine, live, BaseUrls(origins, root, roots), large, defaults)
+        urls = BaseUrls(origins, root, roots, taken)
+        return StreamRoutes(engine, live, urls, large, defaults)
 
     application = Application(
         engine=engine,

@@ -8,7 +8,7 @@ others are being served besides, those in line get a third of the loop's time.
 A turn of its own does not bound what all connections get between two looks of the loop for events:
 thousands of them may each have sent something that takes a millisecond to parse or to answer. So
 when READS_SECS have gone into what connections sent, the rest of them wait in line, too. The clock
-is looked at from the READS_BETWEEN_LOOKS-th read on: a request takes no longer than that.
+is read from the READS_BETWEEN_LOOKS-th read on: single requests are shorter than that.
 
 This shares the loop between clients. Single pieces of long work are cut by `engine.slices`.
 """
@@ -48,7 +48,7 @@ class Turns:
         self.read_count = 0
         """Of all connections."""
         self.is_watched = False
-        """Whether the time of reads is looked at until the loop looks for events again."""
+        """Whether reads are timed until the loop looks for events again."""
         self._watched_from = 0.0
         self._in_round = False
 

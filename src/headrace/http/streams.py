@@ -114,7 +114,8 @@ class StreamRoutes:
         asked = parse_create(request.headers, request.body, self._urls.source_of(request, name))
         if request.guard is not None and asked.fork is not None:
             request.guard(Action.READ, asked.fork.source)
-        command = self._defaults.fill(name, asked)
+        existing = self._engine.streams.get(name)
+        command = self._defaults.fill(name, asked, existing.state.config if existing else None)
         location = self._urls.url(request, name)
 
         def reply(outcome: CreateOutcome) -> None:

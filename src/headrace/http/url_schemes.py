@@ -40,12 +40,19 @@ class UrlScheme(Protocol):
 
 
 class BaseUrls:
-    """`root` is where a request came in, and so where answers point; `roots` are all there are."""
+    """`root` is where a request came in, and so where answers point; `roots` are all there are.
 
-    def __init__(self, origins: ForwardedOrigins, root: str, roots: Sequence[str]) -> None:
+    The first of them is the stream root, below which every stream has a URL.
+    """
+
+    def __init__(
+        self, origins: ForwardedOrigins, root: str, roots: Sequence[str], taken: Sequence[str]
+    ) -> None:
         self._origins = origins
         self._root = root
         self._roots = roots
+        # What is served below `root` and is not a stream of it. A name may look like such a path.
+        self._taken = tuple(f"{path}/" for path in taken if path.startswith(f"{root}/"))
 
     def name(self, path: bytes) -> str:
         # A name that begins with a slash is a bucket's business.
@@ -70,7 +77,10 @@ class BaseUrls:
         return refusal
 
     def url(self, request: Request, name: str) -> str:
-        return f"{self._origins.base_url(request)}{self._root}/{names.encode_name(name)}"
+        path = f"{self._root}/{names.encode_name(name)}"
+        if f"{path}/".startswith(self._taken):
+            path = f"{self._roots[0]}/{names.encode_name(name)}"
+        return f"{self._origins.base_url(request)}{path}"
 
     def source_of(self, request: Request, name: str) -> Callable[[str], str]:
         mount = request.client.mount

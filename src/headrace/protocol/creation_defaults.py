@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from headrace.protocol.expiry import FOREVER, Lifetime
 from headrace.protocol.requests import Create
+from headrace.protocol.stream import StreamConfig
 
 EVERY_NAME = "*"
 T = TypeVar("T")
@@ -23,20 +24,23 @@ class CreationDefaults:
     ttl_secs: Mapping[str, int] = field(default_factory=dict)
     content_types: Mapping[str, str] = field(default_factory=dict)
 
-    def fill(self, name: str, command: Create) -> Create:
+    def fill(self, name: str, command: Create, existing: StreamConfig | None) -> Create:
         """`command` with what it leaves open.
 
-        It is filled before it is compared with a stream that exists, so a repeated PUT is equal
-        to the first one.
+        For a name with a default, a PUT of a stream that exists is not compared in what it leaves
+        open: the stream may be older than the default.
         """
         if command.fork is not None:
             return command
         if command.lifetime == FOREVER:
             ttl_secs = _of(self.ttl_secs, name)
             if ttl_secs is not None:
-                command = replace(command, lifetime=Lifetime(ttl_secs=ttl_secs))
+                default = Lifetime(ttl_secs=ttl_secs)
+                command = replace(command, lifetime=existing.lifetime if existing else default)
         if command.content_type is None:
             content_type = _of(self.content_types, name)
+            if content_type is not None and existing is not None:
+                content_type = existing.content_type
             command = replace(command, content_type=content_type)
         return command
 

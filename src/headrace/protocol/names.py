@@ -15,6 +15,8 @@ from headrace.errors import InvalidName, InvalidRequest
 from headrace.limits import STREAM_NAME_BYTES_MAX
 
 CONTROL_PREFIX: Final = "__ds"
+OWN_NAMES: Final = ("healthz", "readyz", "metrics", "openapi.json", "ui")
+"""First segments of paths that the server answers itself: no bucket and no alias has one."""
 REGISTRY_NAME: Final = "__registry__"
 _URL_SAFE = "/-._~!$'()*+,:;=@"
 # Expressions, not loops over characters: one request may bring a megabyte of names.
