@@ -38,7 +38,7 @@ from bench.spending import each_ms, spent_seconds
 from headrace.client import Client, Reader
 from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.ledger import Claim, digest, prepare
-from headrace.postgres.sink import Target, write
+from headrace.postgres.sink import SinkTarget, write
 from headrace.postgres.slots import Slot
 from headrace.spark.connection_cache import ReusedConnection
 from headrace.spark.pipelines.progress import Progress, read_progress
@@ -178,7 +178,7 @@ class Bench:
             connection.execute(f"create table if not exists {OWN_TABLE} (title text)")
         prepare(self._postgres)
         rows = [pa.RecordBatch.from_pydict({"title": ["row"]})]
-        target = Target(self._postgres, OWN_TABLE, ("title",), origin=OWN_TABLE)
+        target = SinkTarget(self._postgres, OWN_TABLE, ("title",), origin=OWN_TABLE)
         writer = str(uuid4())
         with closing(ReusedConnection()) as kept:
             for batch in count():

@@ -20,7 +20,7 @@ from headrace.changes.rules import Rules, qualified
 from headrace.postgres.apply.registry import prepare as prepare_registry
 from headrace.postgres.apply.writer import apply as apply_to_postgres
 from headrace.postgres.ledger import Claim, prepare
-from headrace.postgres.sink import Target
+from headrace.postgres.sink import SinkTarget
 from headrace.spark.applied_lake import writer as lake_writer
 from headrace.spark.applied_lake.column_types import arrow_schema
 from headrace.spark.applied_lake.keyed_tables import BatchId, Lake, LakeFormat
@@ -128,7 +128,7 @@ class PostgresApplier(Applier):
 
     def apply(self, messages: pa.RecordBatch, batch: int) -> Any:
         return apply_to_postgres(
-            Target(self.url, "the tables", (), retry_secs=5),
+            SinkTarget(self.url, "the tables", (), retry_secs=5),
             self.rules,
             "w",
             Claim("w", "query", 0, batch, "run", ""),

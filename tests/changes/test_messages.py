@@ -14,10 +14,10 @@ from headrace.changes.events import (
     Gone,
     NotAChange,
     Put,
-    Shape,
     SnapshotEnd,
     SnapshotStart,
     Source,
+    TableShape,
 )
 from headrace.changes.messages import events_of, events_of_snapshot
 
@@ -62,7 +62,7 @@ def test_controls_are_events_or_nothing() -> None:
     assert control("snapshot-end") == [SnapshotEnd()]
     assert control("up-to-date") == []
     columns = [{"name": "a", "type": "int", "type_oid": 23, "key": True}, {"name": "b"}]
-    shape = Shape(Source("t"), (ColumnShape("a", "int", True), ColumnShape("b", "text")))
+    shape = TableShape(Source("t"), (ColumnShape("a", "int", True), ColumnShape("b", "text")))
     assert control("schema", type="t", value={"columns": columns}) == [shape]
 
 

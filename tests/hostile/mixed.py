@@ -16,7 +16,7 @@ from typing import Final
 
 import httpx
 
-from headrace.stack.tokens import Keys
+from headrace.stack.tokens import TokenKeys
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
 from tests.conftest import stop_cleanly
@@ -64,7 +64,7 @@ class Report:
 class Arena:
     server: ServerProcess
     client: httpx.Client
-    keys: Keys
+    keys: TokenKeys
     trap_url: str
 
     @property
@@ -213,7 +213,7 @@ def arena(
     Of one that is `sound` the log is searched for faults of its own.
     """
     directory.mkdir()
-    keys = Keys(directory)
+    keys = TokenKeys(directory)
     keys.ensure()
     env = {
         "DS_STORAGE__MODE": "file-durable",

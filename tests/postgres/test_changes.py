@@ -17,10 +17,10 @@ import pytest
 from headrace.postgres import changes
 from headrace.postgres.changes import Batch, ChangeFeed
 from headrace.postgres.pgoutput import Change
-from headrace.postgres.positions import Position
+from headrace.postgres.positions import FeedPosition
 from headrace.postgres.replication import Replication
 from headrace.postgres.server import PostgresServer
-from headrace.postgres.sink import Target, write
+from headrace.postgres.sink import SinkTarget, write
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Generation, Slot
 from headrace.postgres.staging import Staging
@@ -54,7 +54,7 @@ class Consumer:
     def restart(self) -> None:
         self.feed.close()
         self.feed = self._make()
-        self.at = Position.of(json.loads(json.dumps(self.at.offset())))
+        self.at = FeedPosition.of(json.loads(json.dumps(self.at.offset())))
 
     def take(self, rows: int, *, batch: int = 1000) -> list[Change]:
         """Batches until `rows` more changes are here."""
@@ -392,7 +392,7 @@ def test_only_what_our_sink_wrote_is_left_out(
 
 def _sink(url: str, origin: str, row_id: int) -> None:
     rows = pa.RecordBatch.from_pydict({"id": pa.array([row_id], pa.int32())})
-    write(Target(url, "items", ("id",), origin=origin), None, [rows])
+    write(SinkTarget(url, "items", ("id",), origin=origin), None, [rows])
 
 
 def test_a_sink_that_writes_without_a_pause_neither_holds_up_a_batch_nor_the_log(
@@ -510,7 +510,7 @@ def test_the_feed_outlasts_a_crash_of_postgres() -> None:
             assert [value(change)["id"] for change in consumer.take(1)] == [2]
 
 
-def changes_after(consumer: Consumer, start: Position) -> list[tuple[str, str | None]]:
+def changes_after(consumer: Consumer, start: FeedPosition) -> list[tuple[str, str | None]]:
     """All that Postgres has by now, however long it takes to send it."""
     until = consumer.feed.newest_lsn()
     found: list[Change] = []

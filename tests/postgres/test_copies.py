@@ -11,7 +11,7 @@ import pytest
 from headrace.postgres import changes
 from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.pgoutput import Change
-from headrace.postgres.positions import Position
+from headrace.postgres.positions import FeedPosition
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Slot
 from headrace.testing.waiting import eventually
@@ -38,7 +38,7 @@ def take_all(consumer: Consumer, rows_max: int = 1000) -> list[Change]:
         if not batch.changes and batch.end == consumer.at:
             return found
         found += batch.changes
-        consumer.at = Position.of(json.loads(json.dumps(batch.end.offset())))
+        consumer.at = FeedPosition.of(json.loads(json.dumps(batch.end.offset())))
 
 
 def ops(found: list[Change]) -> list[tuple[str, str, str | None]]:

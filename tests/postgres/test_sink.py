@@ -12,7 +12,7 @@ import pytest
 
 from headrace.changes.rejected import Rejected
 from headrace.postgres.ledger import Claim, Committed, SinkError, digest, prepare
-from headrace.postgres.sink import Target, write
+from headrace.postgres.sink import SinkTarget, write
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,8 @@ def batch(*rows: tuple[Any, ...]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def target(url: str, **options: Any) -> Target:
-    return Target(url, "public.events", ("id", "note", "doc"), **options)
+def target(url: str, **options: Any) -> SinkTarget:
+    return SinkTarget(url, "public.events", ("id", "note", "doc"), **options)
 
 
 def stored(url: str) -> list[tuple[Any, ...]]:
@@ -243,7 +243,7 @@ def test_lists_and_bytes_have_their_own_columns(database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("create table events (tags text[], raw bytea)")
     rows = pa.RecordBatch.from_pydict({"tags": [["a", None, 'b"\\']], "raw": [b"\x00\xff"]})
-    write(Target(database, "events", ("tags", "raw")), None, [rows])
+    write(SinkTarget(database, "events", ("tags", "raw")), None, [rows])
     with psycopg.connect(database) as connection:
         found = connection.execute("select tags, raw from events").fetchone()
     assert found == (["a", None, 'b"\\'], b"\x00\xff")
@@ -259,7 +259,7 @@ def test_intervals_and_the_elements_of_lists_arrive_as_they_are(database: str) -
         "raws": pa.array([[b"\x00\xff", None, b"\\"], [b""], None], pa.list_(pa.binary())),
     }
     rows = pa.RecordBatch.from_pydict(columns)
-    write(Target(database, "events", ("lasted", "steps", "raws")), None, [rows])
+    write(SinkTarget(database, "events", ("lasted", "steps", "raws")), None, [rows])
     with psycopg.connect(database) as connection:
         found = connection.execute("select lasted, steps, raws from events").fetchall()
     assert found == [

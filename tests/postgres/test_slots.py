@@ -14,7 +14,7 @@ import pytest
 from headrace.postgres import changes
 from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.pgoutput import lsn_text
-from headrace.postgres.positions import Position
+from headrace.postgres.positions import FeedPosition
 from headrace.postgres.server import PostgresServer
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Slot
@@ -102,14 +102,14 @@ def test_a_checkpoint_from_before_there_were_owners_goes_on(database: str) -> No
             " drop delivered",
             "insert into items values (2)",
         )
-        consumer.at = Position.of(old)
+        consumer.at = FeedPosition.of(old)
         consumer.restart()
         assert [value(change)["id"] for change in consumer.take(1)] == [2]
         assert consumer.at.owner
         assert consumer.is_quiet()
         with pytest.raises(SlotError, match="belongs to another consumer"):
             ChangeFeed(consumer.feed.slot).next_batch(
-                Position.of(json.loads(json.dumps(old))), **BOUNDS, wait_secs=0
+                FeedPosition.of(json.loads(json.dumps(old))), **BOUNDS, wait_secs=0
             )
 
 
@@ -255,7 +255,7 @@ def _promoting(server: PostgresServer) -> None:
         conf.write("hot_standby = off\n")  # no connection before it has promoted itself
 
 
-def _write_past(url: str, position: Position) -> None:
+def _write_past(url: str, position: FeedPosition) -> None:
     execute(url, "create table filler (t text)")
     with psycopg.connect(url, autocommit=True) as connection:
         ended = "select pg_current_wal_flush_lsn() > %s::pg_lsn"

@@ -22,7 +22,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headrace.postgres.ledger import Claim, SinkError, prepare
 from headrace.postgres.server import PostgresServer
-from headrace.postgres.sink import Target, write
+from headrace.postgres.sink import SinkTarget, write
 from headrace.spark.lake.parquet_files import LakeError
 from headrace.spark.lake.table_commits import DeltaLake
 from headrace.spark.sources.lake import Files, LakeStreamWriter
@@ -87,7 +87,7 @@ def test_a_full_disk_under_postgres(
     prepare(database)
     claim, rows = Claim("w", "q", 0, 0), [noise(1000)]
     try:
-        short = Target(database, "events", ("id", "note"), retry_secs=0.2)
+        short = SinkTarget(database, "events", ("id", "note"), retry_secs=0.2)
         with pytest.raises(SinkError, match=r"no room for events: .* Nothing is lost"):
             write(short, claim, rows)
         disk.make_room()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.spark.lake.archives import Range, find_archive
+from headrace.spark.lake.archives import ArchivedRange, find_archive
 from headrace.spark.lake.delta_stats import delta_stats
 from headrace.spark.lake.parquet_files import write_files
 from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
@@ -88,7 +88,7 @@ def test_a_value_of_any_kind_can_be_a_directory(kind: str, tmp_path: Path) -> No
     found = archive.streams(archive.version())
     assert sorted(found) == sorted(ODD)
     for number, name in enumerate(ODD):
-        rows = archive.messages(name, found[name], archive.version(), Range("", "~"))
+        rows = archive.messages(name, found[name], archive.version(), ArchivedRange("", "~"))
         assert rows["value"].to_pylist() == [f"0-{number}"]
     # Longer than a file system's names: such a file lies above the directories.
     assert [file.parent for file in _parquet(tmp_path)].count(table.data_dir) == 1
@@ -103,7 +103,7 @@ def test_messages_of_a_stream_come_from_the_files_that_hold_it(kind: str, tmp_pa
     assert archive is not None
     found = archive.streams(archive.version())
     assert {name: len(files) for name, files in found.items()} == {"a": 1, "b": 1, "c": 1}
-    rows = archive.messages("b", found["b"], archive.version(), Range("", "~"))
+    rows = archive.messages("b", found["b"], archive.version(), ArchivedRange("", "~"))
     assert sorted(rows["value"].to_pylist()) == ["0-1", "0-2"]
 
 

@@ -20,14 +20,14 @@ from headrace.spark.options import OptionError
 from headrace.spark.sources.postgres_sink import PostgresSink
 from headrace.spark.streams import target_note
 from headrace.spark.streams.offset_tracker import StreamProblem
-from headrace.spark.streams.stream_writer import StreamWriter, Written
+from headrace.spark.streams.stream_writer import StreamWriter, TaskCommit
 from tests.conftest import Serve
 from tests.http.helpers import client_of
 from tests.spark.helpers import post, put, schema_of, shipped, source, stored
 
 _numbers = count()
 ROWS = schema_of("stream string, value string")
-Write = Callable[..., Written]
+Write = Callable[..., TaskCommit]
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ class Query:
         assert isinstance(writer, StreamWriter)
         return writer
 
-    def task(self, writer: StreamWriter, batch: int, *names: str, partition: int = 0) -> Written:
+    def task(self, writer: StreamWriter, batch: int, *names: str, partition: int = 0) -> TaskCommit:
         self._task._localProperties = {
             "sql.streaming.queryId": "query", "streaming.sql.batchId": str(batch)
         }  # fmt: skip
         self._task._partitionId = partition
         rows = [{"stream": name, "value": f"[{batch}, {partition}]"} for name in names]
         written = shipped(writer).write(iter([pa.RecordBatch.from_pylist(rows)]))
-        assert isinstance(written, Written)
+        assert isinstance(written, TaskCommit)
         return written
 
     def batch(self, number: int, *names: str, **options: Any) -> None:

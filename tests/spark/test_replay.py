@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.client import Settings
-from headrace.spark.lake.archives import Archive, DeltaArchive, IcebergArchive, Range, find_archive
+from headrace.spark.lake.archives import (
+    Archive,
+    ArchivedRange,
+    DeltaArchive,
+    IcebergArchive,
+    find_archive,
+)
 from headrace.spark.lake.parquet_files import write_files
 from headrace.spark.lake.table_commits import DeltaLake, Iceberg
 from headrace.spark.pipelines import replay
@@ -70,9 +76,12 @@ def test_ranges_are_cut_by_bytes_where_offsets_tell_them(monkeypatch: pytest.Mon
     assert len(ranges) == 20
     assert all(left.until == right.after for left, right in pairwise(ranges))
     assert (ranges[0].after, ranges[-1].until) == ("", OFFSETS[-1])
-    assert list(replay.cut(["a", "b", "c"])) == [Range("", "c")]
+    assert list(replay.cut(["a", "b", "c"])) == [ArchivedRange("", "c")]
 
 
 def test_messages_of_one_offset_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "ROWS_HELD", 2)
-    assert list(replay.cut(["a", "b", "b", "b", "c"])) == [Range("", "b"), Range("b", "c")]
+    assert list(replay.cut(["a", "b", "b", "b", "c"])) == [
+        ArchivedRange("", "b"),
+        ArchivedRange("b", "c"),
+    ]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.client import Unauthorized
-from headrace.spark.streams.appender import Appender, Producer
+from headrace.spark.streams.appender import Appender, TaskProducer
 from headrace.spark.streams.offset_tracker import StreamProblem
 from headrace.spark.streams.stream_options import write_options
 from tests.spark.helpers import next_batch, post, put, stop_readers, stored, stream_reader
@@ -93,7 +93,7 @@ def test_writing_goes_on_with_a_new_token(http: httpx.Client, gate: Gate) -> Non
 
     def append(token: str, *chunks: bytes) -> int:
         given = {"url": gate.url, "token": token, "stream": "revoked/write", "chunkRows": "1"}
-        with Appender(write_options(given), Producer("p-0", 5)) as task:
+        with Appender(write_options(given), TaskProducer("p-0", 5)) as task:
             task.write("revoked/write", pa.array(chunks, pa.binary()))
             task.flush()
         return task.repeated

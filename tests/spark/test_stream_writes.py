@@ -21,7 +21,7 @@ from headrace.spark.quarantine import Quarantine
 from headrace.spark.streams.chunking import BadRow, Chunker, json_body
 from headrace.spark.streams.offset_tracker import StreamProblem
 from headrace.spark.streams.stream_options import write_options
-from headrace.spark.streams.stream_writer import Written
+from headrace.spark.streams.stream_writer import TaskCommit
 from tests.conftest import Serve
 from tests.http.helpers import client_of
 from tests.spark.helpers import batch_rows, put, schema_of, shipped, source, stored
@@ -42,12 +42,12 @@ def batches(rows: list[dict[str, Any]], size: int) -> list[pa.RecordBatch]:
 
 def write(
     http: httpx.Client, rows: list[dict[str, Any]], arrow_rows: int = 1000, **options: Any
-) -> Written:
+) -> TaskCommit:
     """What one task does."""
     schema = ROWS if "stream" in rows[0] else VALUES
     writer = shipped(source(http, **options).writer(schema, overwrite=False))
     written = writer.write(iter(batches(rows, arrow_rows)))
-    assert isinstance(written, Written)
+    assert isinstance(written, TaskCommit)
     return written
 
 
@@ -326,7 +326,9 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(http: httpx.Client
 SURROGATE, DEEP, INFINITE = r'"\ud800"', "[" * 1024 + "]" * 1024, '{"n":1e400}'
 
 
-def write_aside(http: httpx.Client, name: str, rows: list[dict[str, Any]], **more: Any) -> Written:
+def write_aside(
+    http: httpx.Client, name: str, rows: list[dict[str, Any]], **more: Any
+) -> TaskCommit:
     """As the same producer each time, with a quarantine and streams that are made."""
     more |= {"createStreams": "true", "producerId": name, "quarantineStream": f"{name}-aside"}
     return write(http, rows, **more)

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headrace.postgres.ledger import Claim, digest, prepare
-from headrace.postgres.sink import Target, Written, write
+from headrace.postgres.sink import SinkResult, SinkTarget, write
 from headrace.spark.connection_cache import ReusedConnection
 from headrace.spark.runtime import keepalive, worker_daemon
 from headrace.spark.runtime.keepalive import keep_alive, kept_alive
@@ -48,10 +48,10 @@ def kept(database: str) -> Iterator[ReusedConnection]:
     worker.close()
 
 
-def put(worker: ReusedConnection, url: str, number: int) -> Written:
+def put(worker: ReusedConnection, url: str, number: int) -> SinkResult:
     """Batch `number`, which is one row, as a task of this worker writes it."""
     rows = [pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int32())})]
-    target = Target(url, "events", ("id",), origin="ours", retry_secs=60)
+    target = SinkTarget(url, "events", ("id",), origin="ours", retry_secs=60)
     claim = Claim("w", "query", 0, number, f"run-{number}", digest(rows))
     return write(target, claim, rows, connect=worker.connection)
 

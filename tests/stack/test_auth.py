@@ -19,7 +19,7 @@ from headrace.stack import envoy as envoy_config
 from headrace.stack.health_check import check
 from headrace.stack.ports import Ports
 from headrace.stack.services import HealthProbe
-from headrace.stack.tokens import AUDIENCE, ISSUER, Keys, TokenKind
+from headrace.stack.tokens import AUDIENCE, ISSUER, TokenKeys, TokenKind
 from headrace.testing.sse_reader import open_events
 from headrace.testing.stack_process import StackProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
@@ -107,7 +107,7 @@ def test_a_stream_is_deleted(signed: httpx.Client, stream: str) -> None:
 def test_the_server_is_told_the_token_s_subject_and_never_the_client_s_word_for_it(
     tmp_path: Path,
 ) -> None:
-    keys = Keys(tmp_path)
+    keys = TokenKeys(tmp_path)
     keys.ensure()
     with _echo() as upstream, _envoy(tmp_path, keys, upstream) as client:
 
@@ -129,7 +129,7 @@ def test_the_port_without_tokens_passes_the_host_on_and_no_word_about_identity(
     tmp_path: Path,
 ) -> None:
     """So that the server refuses a page whose name leads here, as it does on its own port."""
-    keys, page_port = Keys(tmp_path), Ports(any_free=True).give("ui")
+    keys, page_port = TokenKeys(tmp_path), Ports(any_free=True).give("ui")
     with _echo() as upstream, _envoy(tmp_path, keys, upstream, ui_port=page_port):
         spoofed = {"X-JWT-Sub": "mallory", "X-Forwarded-Host": "localhost"}
         headers = {**spoofed, "Host": "evil.example:3000"}
@@ -165,7 +165,7 @@ def _echo() -> Iterator[int]:
 
 @contextmanager
 def _envoy(
-    directory: Path, keys: Keys, upstream: int, ui_port: int | None = None
+    directory: Path, keys: TokenKeys, upstream: int, ui_port: int | None = None
 ) -> Iterator[httpx.Client]:
     ports = Ports(any_free=True)
     setup = envoy_config.Setup(

@@ -21,7 +21,7 @@ import yaml  # type: ignore[import-untyped]
 
 from headrace.stack.envoy import executable
 from headrace.stack.ports import PORT_MAP, Ports
-from headrace.stack.tokens import Keys, TokenKind
+from headrace.stack.tokens import TokenKeys, TokenKind
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import DEADLINE_SECS, eventually
@@ -63,7 +63,7 @@ def answering(body: bytes) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_the_printed_configuration_verifies_against_remote_keys_behind_tls(tmp_path: Path) -> None:
-    keys = Keys(tmp_path)
+    keys = TokenKeys(tmp_path)
     keys.ensure()
     trusted = write_self_signed(tmp_path / "tls.crt", tmp_path / "tls.key")
     ports = Ports(any_free=True)
@@ -195,11 +195,11 @@ def test_the_signing_key_is_mounted_only_where_tokens_are_made(compose: dict[str
 def test_the_configuration_for_envoy_holds_no_private_key(tmp_path: Path) -> None:
     done = headrace("stack", "envoy-config", "--state", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    private = json.loads(Keys(tmp_path).private_file.read_text())
+    private = json.loads(TokenKeys(tmp_path).private_file.read_text())
     assert private["d"] not in done.stdout
     assert json.dumps(private["n"])[1:-1] in done.stdout
-    assert stat.S_IMODE(Keys(tmp_path).private_file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(Keys(tmp_path).private_file.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(TokenKeys(tmp_path).private_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(TokenKeys(tmp_path).private_file.parent.stat().st_mode) == 0o700
 
 
 def test_images_are_pinned_by_digest(compose: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from headrace.stack import processes
 from headrace.stack.cleanup import end_recorded
 from headrace.stack.ports import Ports
 from headrace.stack.services import HealthProbe, Service
-from headrace.stack.state_directory import Record, Recorded, StateDirectory
+from headrace.stack.state_directory import Recorded, StackRecord, StateDirectory
 from headrace.stack.supervisor import StackFailed, Supervisor
 from headrace.testing.waiting import eventually
 
@@ -175,7 +175,7 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
     alive = processes.identity_of(os.getpid())
     assert alive is not None
     other = processes.Identity(alive.pid, alive.started + "0")
-    record = Record("default", "nobody-carries-this-mark", other)
+    record = StackRecord("default", "nobody-carries-this-mark", other)
     record.services = [Recorded("server", "running", pid=other.pid, started=other.started)]
     state.write(record)
     assert end_recorded(state, record) == []
@@ -185,7 +185,9 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
 def test_the_record_survives_writing_and_reading(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path)
     state.create()
-    record = Record("dev", "m", processes.Identity(1, "a"), services=[Recorded("x", address="y")])
+    record = StackRecord(
+        "dev", "m", processes.Identity(1, "a"), services=[Recorded("x", address="y")]
+    )
     state.write(record)
     assert state.read() == record
 

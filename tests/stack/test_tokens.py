@@ -13,28 +13,28 @@ from typing import Any
 import pytest
 from joserfc import jwk, jwt
 
-from headrace.stack.tokens import AUDIENCE, ISSUER, Keys, TokenKind
+from headrace.stack.tokens import AUDIENCE, ISSUER, TokenKeys, TokenKind
 
 
-def claims(keys: Keys, token: str) -> dict[str, Any]:
+def claims(keys: TokenKeys, token: str) -> dict[str, Any]:
     public = jwk.KeySet.import_key_set(json.loads(keys.jwks_file.read_text()))
     return dict(jwt.decode(token, public).claims)
 
 
 def test_a_token_verifies_with_the_published_key(tmp_path: Path) -> None:
-    keys = Keys(tmp_path)
+    keys = TokenKeys(tmp_path)
     found = claims(keys, keys.mint(subject="alice", lifetime_secs=60, now=1000))
     expected = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": 1000, "exp": 1060}
     assert found == expected
 
 
 def test_an_expired_token_expired_an_hour_ago(tmp_path: Path) -> None:
-    keys = Keys(tmp_path)
+    keys = TokenKeys(tmp_path)
     assert claims(keys, keys.mint(TokenKind.EXPIRED, now=10_000))["exp"] == 6400
 
 
 def test_the_private_key_is_for_its_owner_only_and_is_not_published(tmp_path: Path) -> None:
-    keys = Keys(tmp_path)
+    keys = TokenKeys(tmp_path)
     keys.ensure()
     assert stat.S_IMODE(keys.private_file.stat().st_mode) == 0o600
     published = json.loads(keys.jwks_file.read_text())["keys"][0]
@@ -43,7 +43,7 @@ def test_the_private_key_is_for_its_owner_only_and_is_not_published(tmp_path: Pa
 
 @pytest.mark.slow
 def test_processes_that_start_at_once_share_one_pair(tmp_path: Path) -> None:
-    keys = Keys(tmp_path)
+    keys = TokenKeys(tmp_path)
     with ThreadPoolExecutor(4) as pool:
         commands = [[sys.executable, "-m", "headrace.cli", "token", "--state", str(tmp_path)]] * 3
         run = pool.map(

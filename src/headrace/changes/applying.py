@@ -20,10 +20,10 @@ from headrace.changes.events import (
     NotAChange,
     Put,
     Row,
-    Shape,
     SnapshotEnd,
     SnapshotStart,
     Source,
+    TableShape,
 )
 from headrace.changes.messages import events_of, events_of_snapshot
 from headrace.changes.rejected import Rejected
@@ -58,7 +58,7 @@ class AppliedTable(Protocol):
     def add(self, change: Row, reject: Callable[[str], None]) -> None:
         """Take a change; NotAChange if it is not one of this table."""
 
-    def reshape(self, shape: Shape) -> None:
+    def reshape(self, shape: TableShape) -> None:
         """The source has these columns from here on."""
 
     def clear(self, at_us: int | None) -> None:
@@ -174,7 +174,7 @@ class StreamChanges:
                 if event.source is None:
                     self._drop_pending()
                 self._clear(event)
-            case Shape():
+            case TableShape():
                 self._table(event.source).reshape(event)
             case Put() | Gone():
                 self._table(event.source).add(event, partial(self._refuse, event, message))

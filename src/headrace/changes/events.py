@@ -67,7 +67,7 @@ class ColumnShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """The columns of a table from here on, as its source describes them."""
 
     source: Source
@@ -85,4 +85,4 @@ class SnapshotEnd:
 
 
 Row = Put | Gone
-Event = Put | Gone | Clear | Shape | SnapshotStart | SnapshotEnd
+Event = Put | Gone | Clear | TableShape | SnapshotStart | SnapshotEnd

@@ -16,10 +16,10 @@ from headrace.changes.events import (
     Gone,
     NotAChange,
     Put,
-    Shape,
     SnapshotEnd,
     SnapshotStart,
     Source,
+    TableShape,
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -115,7 +115,7 @@ def _control(control: str, message: _Message, at_us: int | None) -> list[Event]:
     if control == "schema" and message.type is not None:
         found = _columns.decode(message.value).columns
         columns = tuple(ColumnShape(each.name, each.type, each.key) for each in found)
-        return [Shape(Source(message.type), columns)]
+        return [TableShape(Source(message.type), columns)]
     return []  # another control: nothing about rows
 
 

@@ -53,7 +53,7 @@ class Load:
     broken: int = 0
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection of the closed loop; `done` when time is up or the connection broke."""
 
     def __init__(self, load: Load) -> None:
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._request())
 
 
-class Appender(Connection):
+class LoadAppender(LoadConnection):
     """Appends the same body again and again."""
 
     def __init__(self, load: Load, head: bytes, body: bytes) -> None:
@@ -115,7 +115,7 @@ class Appender(Connection):
         self._load.body_bytes += self._body_bytes
 
 
-class CatchUpReader(Connection):
+class CatchUpReader(LoadConnection):
     """Reads a stream from its beginning to its end, and begins again."""
 
     def __init__(self, load: Load, head: Callable[[str], bytes]) -> None:
@@ -146,7 +146,7 @@ class CatchUpReader(Connection):
         self._offset = BEGINNING if self._up_to_date else self._next_offset
 
 
-async def _drive(where: str, connect: list[Callable[[], Connection]]) -> None:
+async def _drive(where: str, connect: list[Callable[[], LoadConnection]]) -> None:
     parts = urlsplit(where)
     loop = asyncio.get_running_loop()
     secure = ssl.create_default_context() if parts.scheme == "https" else None
@@ -231,11 +231,11 @@ def bench(
 
 def _connection(
     work: Work, load: Load, requests: Requests, path: str, size: int
-) -> Callable[[], Connection]:
+) -> Callable[[], LoadConnection]:
     if work is Work.read:
         head = requests.read(path)
         return lambda: CatchUpReader(load, head)
-    return lambda: Appender(load, requests.append(path, size), b"x" * size)
+    return lambda: LoadAppender(load, requests.append(path, size), b"x" * size)
 
 
 def _fill(stream: Stream, size: int) -> None:

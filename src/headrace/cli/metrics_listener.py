@@ -34,7 +34,7 @@ class Address(NamedTuple):
 def served(address: Address, scrape: Callable[[], bytes]) -> Iterator[str]:
     """Serve `/metrics` while inside; the URL. OSError if nothing can listen there."""
 
-    class Handler(PageHandler):
+    class MetricsHandler(PageHandler):
         # A listener on more than loopback has names that are not known here.
         hosts = HostRules(any_host=not is_loopback(address.host))
 
@@ -52,7 +52,7 @@ def served(address: Address, scrape: Callable[[], bytes]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Scrapes are not news."""
 
-    with ThreadingHTTPServer(address, Handler) as server:
+    with ThreadingHTTPServer(address, MetricsHandler) as server:
         server.daemon_threads = True  # a scrape that waits for Postgres holds up no end
         serving = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
         serving.start()

@@ -40,7 +40,7 @@ LOSES = {
 }
 
 
-class Run(Protocol):
+class ServeFunction(Protocol):
     """`headrace.http.server.run`: serves until a signal stops it; returns the exit code."""
 
     def __call__(self, config: Config, *, on_ready: Callable[[str], None]) -> int: ...
@@ -80,7 +80,7 @@ def _can_trace() -> bool:
         return False
 
 
-def start(loaded: Loaded, run: Run) -> int:
+def start(loaded: Loaded, run: ServeFunction) -> int:
     """Set up logging and run; a server that cannot start ends with one sentence."""
     config = loaded.config
     logs.setup(config.log)

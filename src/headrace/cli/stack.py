@@ -18,7 +18,7 @@ from headrace.cli.stack_options import StateOption, state_directory
 
 if TYPE_CHECKING:
     from headrace.stack.ports import Ports
-    from headrace.stack.state_directory import Record
+    from headrace.stack.state_directory import StackRecord
 
 EXIT_NOT_UP = 3
 FOLLOW_POLL_SECS = 0.2
@@ -184,7 +184,7 @@ def _say(sentence: str) -> None:
     typer.echo(sentence, err=True)
 
 
-def _print_up(record: Record) -> None:
+def _print_up(record: StackRecord) -> None:
     _print_table(record, None)
     if any(service.name == "sync" for service in record.services):
         _say(
@@ -194,7 +194,7 @@ def _print_up(record: Record) -> None:
     _say("Everything is up. `headrace token` mints a token, `headrace stack down` ends the stack.")
 
 
-def _print_table(record: Record, answers: dict[str, str] | None) -> None:
+def _print_table(record: StackRecord, answers: dict[str, str] | None) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

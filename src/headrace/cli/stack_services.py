@@ -183,7 +183,7 @@ def envoy_config(
     import json
 
     from headrace.stack import envoy
-    from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
+    from headrace.stack.tokens import AUDIENCE, ISSUER, TokenKeys
 
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key go together: give both or neither.", EXIT_REFUSED)
@@ -207,7 +207,7 @@ def envoy_config(
         admin_socket=str(admin),
         stats_port=stats_port,
         server_port=server_port,
-        jwks=None if jwks_uri is not None else Keys(state_directory(state).path).jwks(),
+        jwks=None if jwks_uri is not None else TokenKeys(state_directory(state).path).jwks(),
         issuer=issuer or ISSUER,
         audience=audience or AUDIENCE,
         sse_rotation_secs=sse_rotation,

@@ -32,7 +32,7 @@ def token(
     The signing keys are created on first use and kept in the state directory.
     """
     try:
-        from headrace.stack.tokens import Keys, TokenKind
+        from headrace.stack.tokens import TokenKeys, TokenKind
     except ImportError as error:
         fail(
             f"Tokens need {error.name}: pip install '.[stack]' in a clone of Headrace.",
@@ -49,4 +49,4 @@ def token(
         names = " and ".join(f"--{kind}" for kind in chosen)
         fail(f"{names} exclude each other: choose one.", EXIT_REFUSED)
     kind = chosen[0] if chosen else TokenKind.VALID
-    typer.echo(Keys(state_directory(state).path).mint(kind, sub, lifetime))
+    typer.echo(TokenKeys(state_directory(state).path).mint(kind, sub, lifetime))

@@ -27,7 +27,7 @@ from headrace.backoff import Backoff
 from headrace.postgres.catalog import check_identity, primary_key
 from headrace.postgres.collector import (
     REST_OF_TRANSACTION_SECS,
-    Bounds,
+    BatchEnd,
     Collector,
     check_row,
     size_of,
@@ -43,7 +43,7 @@ from headrace.postgres.pgoutput import (
     lsn_number,
     lsn_text,
 )
-from headrace.postgres.positions import Position, with_relation, with_shape
+from headrace.postgres.positions import FeedPosition, with_relation, with_shape
 from headrace.postgres.replication import Replication, open_replication
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Generation, Slot
@@ -60,8 +60,8 @@ _LOOK_AGAIN_SECS = 10.0  # between checks that the publication still has every t
 class Batch:
     """What lies between two positions."""
 
-    start: Position
-    end: Position
+    start: FeedPosition
+    end: FeedPosition
     changes: list[Change]
 
 
@@ -97,7 +97,7 @@ class ChangeFeed:
         self._generation: Generation | None = None
         self._reader: Replication | None = None
         self._decoder = Decoder()
-        self._read_to: Position | None = None  # how far the open connection has read
+        self._read_to: FeedPosition | None = None  # how far the open connection has read
         self._look_again_at = 0.0
         self._own_name = uuid.uuid4().hex[:12]
         self._claimed = ""
@@ -105,11 +105,11 @@ class ChangeFeed:
         self._marks = Marks(slot)
         self._delivered = 0  # as it was last noted
 
-    def begin(self) -> Position:
+    def begin(self) -> FeedPosition:
         """Where a new consumer starts. Asked twice, the answer is the same."""
         return self._retrying(self._begin)
 
-    def _begin(self) -> Position:
+    def _begin(self) -> FeedPosition:
         self.slot.check_owner("")
         found = self.slot.ensure()
         if self.slot.with_snapshot and not found.staged:
@@ -121,11 +121,11 @@ class ChangeFeed:
         lsn = max(found.lsn, self._marks.delivered(found.number))
         return replace(self._first(found, row=found.rows), lsn=lsn)
 
-    def _first(self, generation: Generation, *, row: int) -> Position:
+    def _first(self, generation: Generation, *, row: int) -> FeedPosition:
         found = self.slot.relations(generation)
         shapes = {table: relation.fingerprint for table, relation in found.items()}
         keys = {table: names for table, it in found.items() if (names := it.key_names)}
-        return Position(generation.number, row, generation.lsn, 0, shapes, keys=keys)
+        return FeedPosition(generation.number, row, generation.lsn, 0, shapes, keys=keys)
 
     def newest_lsn(self) -> int:
         """The end of Postgres's log as it is now, so far as it is on disk: no sooner is it sent."""
@@ -136,7 +136,7 @@ class ChangeFeed:
 
     def next_batch(
         self,
-        start: Position,
+        start: FeedPosition,
         *,
         rows_max: int,
         bytes_max: int,
@@ -150,10 +150,10 @@ class ChangeFeed:
 
         With `until`, a position in the log, it is empty only once everything before it was given.
         """
-        bounds = Bounds(rows_max, bytes_max, wait_secs, until)
+        bounds = BatchEnd(rows_max, bytes_max, wait_secs, until)
         return self._retrying(lambda: self._next_batch(start, bounds), wait_secs)
 
-    def reread(self, start: Position, end: Position) -> list[Change]:
+    def reread(self, start: FeedPosition, end: FeedPosition) -> list[Change]:
         """The changes of a batch planned earlier, after a restart or in another process.
 
         Of a generation that is gone there is nothing to read: the next one's snapshot has it all.
@@ -166,7 +166,7 @@ class ChangeFeed:
             self._reader = None
         self._marks.close()
 
-    def _next_batch(self, start: Position, bounds: Bounds) -> Batch:
+    def _next_batch(self, start: FeedPosition, bounds: BatchEnd) -> Batch:
         generation = self._in_force(start, owner=start.owner)
         at = self._named(start)
         if generation.number != start.generation:
@@ -218,7 +218,7 @@ class ChangeFeed:
             self._mark(delivered)
         reader.acknowledge(lsn)
 
-    def _due_copy(self, start: Position) -> Copy | None:
+    def _due_copy(self, start: FeedPosition) -> Copy | None:
         """The next copy to insert between changes, if any; a finished one is dropped."""
         while True:
             if not self._knows_copies:
@@ -235,7 +235,9 @@ class ChangeFeed:
             self._copies.release(copy)
             self._knows_copies = False
 
-    def _copy_batch(self, start: Position, at: Position, copy: Copy, bounds: Bounds) -> Batch:
+    def _copy_batch(
+        self, start: FeedPosition, at: FeedPosition, copy: Copy, bounds: BatchEnd
+    ) -> Batch:
         if copy.notice is None:
             self._check_reset(f"{copy.table} is to be copied again")
         if at.copy != copy.number:
@@ -248,8 +250,8 @@ class ChangeFeed:
         return Batch(start, end, changes)
 
     def _copied(
-        self, at: Position, copy: Copy, last: int, bytes_max: int | None = None
-    ) -> tuple[Position, list[Change]]:
+        self, at: FeedPosition, copy: Copy, last: int, bytes_max: int | None = None
+    ) -> tuple[FeedPosition, list[Change]]:
         """Rows of a copy, the shape that they have first; and the position behind them."""
         changes: list[Change] = []
         rows = size_bytes = 0
@@ -270,11 +272,11 @@ class ChangeFeed:
             changes.insert(1, changes[0]._replace(op="schema", value=value, seq=-1))
         return replace(at, copy_row=at.copy_row + rows), changes
 
-    def _named(self, position: Position) -> Position:
+    def _named(self, position: FeedPosition) -> FeedPosition:
         owner = position.owner or self._own_name
         return replace(position, owner=owner, system=self._system or position.system)
 
-    def _in_force(self, start: Position, *, owner: str) -> Generation:
+    def _in_force(self, start: FeedPosition, *, owner: str) -> Generation:
         """The generation to read from: the consumer's, or the one that follows a lost slot.
 
         `owner` is the name in its checkpoint, empty before there is one: that claims the slot.
@@ -309,7 +311,7 @@ class ChangeFeed:
         if not self._may_reset:
             raise reset_refused(self.slot.name, why)
 
-    def _loss(self, start: Position) -> str | None:
+    def _loss(self, start: FeedPosition) -> str | None:
         """Why the slot no longer gives all changes, if so."""
         # Always: after a failover a new generation, too, must name its Postgres.
         doubts = self._doubts(start)
@@ -323,7 +325,7 @@ class ChangeFeed:
         gone = self.slot.unpublished()
         return f"{', '.join(gone)} was dropped, and perhaps made again" if gone else None
 
-    def _gone_snapshot(self, start: Position) -> str | None:
+    def _gone_snapshot(self, start: FeedPosition) -> str | None:
         found = self.slot.current()
         is_needed = found is not None and (
             start.generation != found.number or start.row < found.rows
@@ -332,7 +334,7 @@ class ChangeFeed:
             return None
         return "its snapshot went with a crash or a failover of Postgres"
 
-    def _doubts(self, start: Position) -> str | None:
+    def _doubts(self, start: FeedPosition) -> str | None:
         """Why this is not the Postgres, or not the past, that the position is of."""
         with self.slot.connect() as connection:
             server = identify(self.slot.url, connection, start.system)
@@ -343,7 +345,7 @@ class ChangeFeed:
         return found
 
     def _snapshot_batch(
-        self, start: Position, first: Position, generation: Generation, bounds: Bounds
+        self, start: FeedPosition, first: FeedPosition, generation: Generation, bounds: BatchEnd
     ) -> Batch:
         last = min(generation.rows, first.row + bounds.rows_max)
         changes: list[Change] = []
@@ -357,7 +359,7 @@ class ChangeFeed:
                     break
         return Batch(start, replace(first, row=first.row + len(changes)), changes)
 
-    def _reread(self, start: Position, end: Position) -> list[Change]:
+    def _reread(self, start: FeedPosition, end: FeedPosition) -> list[Change]:
         first_row = start.row if start.generation == end.generation else 0
         # From the first row that is needed. The name in `end` is in no checkpoint yet if this is
         # the first batch: until that is committed Spark asks anew where to begin, and an owner
@@ -390,7 +392,7 @@ class ChangeFeed:
         self._read_to = collected.position
         return collected.changes
 
-    def _reread_copy(self, start: Position, end: Position) -> list[Change]:
+    def _reread_copy(self, start: FeedPosition, end: FeedPosition) -> list[Change]:
         copy = self._copies.find(end.copy)
         if copy is None:
             return []  # it went with a crash, and comes again as a whole
@@ -400,7 +402,7 @@ class ChangeFeed:
             raise psycopg.OperationalError("The copy is gone.")  # the next look sees it
         return changes
 
-    def _collect(self, reader: Replication, start: Position, bounds: Bounds) -> Batch:
+    def _collect(self, reader: Replication, start: FeedPosition, bounds: BatchEnd) -> Batch:
         collected = Collector(start, self.slot.types.describe, bounds.stop, self._row_bytes_max)
         deadline = time.monotonic() + bounds.wait_secs
         while not bounds.is_full(collected) and not collected.is_past_stop:
@@ -433,7 +435,7 @@ class ChangeFeed:
         self._read_to = None if collected.is_owing else end
         return Batch(start, end, collected.changes)
 
-    def _reader_at(self, start: Position) -> Replication:
+    def _reader_at(self, start: FeedPosition) -> Replication:
         if self._reader is not None and self._read_to == start:
             return self._reader
         self.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.postgres.pgoutput import Begin, Change, Commit, Described, Relation
-from headrace.postgres.positions import Position, with_relation
+from headrace.postgres.positions import FeedPosition, with_relation
 from headrace.postgres.slot_names import SlotError
 
 _KEY_CHARS_SHOWN = 200
@@ -17,7 +17,7 @@ REST_OF_TRANSACTION_SECS = 1.0
 
 
 @dataclass(frozen=True)
-class Bounds:
+class BatchEnd:
     """Where a batch must end, and how long to wait for its first row."""
 
     rows_max: int
@@ -39,7 +39,7 @@ class Collector:
 
     def __init__(
         self,
-        start: Position,
+        start: FeedPosition,
         describe: Callable[[Relation], str],
         stop: int | None = None,
         row_bytes_max: int | None = None,
@@ -91,7 +91,7 @@ class Collector:
         """Whether no transaction that was committed before `stop` is still to come."""
         return self.is_past_stop or (sent_lsn >= stop and not self.is_inside)
 
-    def has_reached(self, end: Position) -> bool:
+    def has_reached(self, end: FeedPosition) -> bool:
         return (self.position.lsn, self.position.skip) >= (end.lsn, end.skip)
 
     def _change(self, change: Change) -> None:

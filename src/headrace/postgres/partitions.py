@@ -41,16 +41,16 @@ _WAS_ATTACHED = (
 )
 
 
-class Part(NamedTuple):
+class TablePartition(NamedTuple):
     name: str
     file: int | None  # none of its own, or not noted by an earlier version
 
     @classmethod
-    def of(cls, noted: Any) -> Part:
+    def of(cls, noted: Any) -> TablePartition:
         return cls(noted, None) if isinstance(noted, str) else cls(*noted)
 
 
-Parts = dict[str, Part]
+Parts = dict[str, TablePartition]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _parts(connection: psycopg.Connection, table: str) -> Parts:
 
 
 def _read(parts: dict[str, Any]) -> Parts:
-    return {oid: Part.of(part) for oid, part in parts.items()}
+    return {oid: TablePartition.of(part) for oid, part in parts.items()}
 
 
 def _note(connection: psycopg.Connection, slot: str, table: str, parts: Parts) -> None:

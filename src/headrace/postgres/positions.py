@@ -10,7 +10,7 @@ from headrace.postgres.pgoutput import Relation, lsn_number, lsn_text
 
 
 @dataclass(frozen=True)
-class Position:
+class FeedPosition:
     generation: int
     row: int
     lsn: int
@@ -24,7 +24,7 @@ class Position:
     copy_row: int = 0  # and how many rows of it are behind
 
     @classmethod
-    def of(cls, offset: dict[str, Any]) -> Position:
+    def of(cls, offset: dict[str, Any]) -> FeedPosition:
         return cls(
             offset["generation"],
             offset["row"],
@@ -58,13 +58,13 @@ class Position:
 
 
 def with_shape(
-    position: Position, table: str, fingerprint: str, key_names: Sequence[str]
-) -> Position:
+    position: FeedPosition, table: str, fingerprint: str, key_names: Sequence[str]
+) -> FeedPosition:
     keys = {name: names for name, names in position.keys.items() if name != table}
     if key_names:
         keys[table] = list(key_names)
     return replace(position, shapes=position.shapes | {table: fingerprint}, keys=keys)
 
 
-def with_relation(position: Position, relation: Relation) -> Position:
+def with_relation(position: FeedPosition, relation: Relation) -> FeedPosition:
     return with_shape(position, relation.table, relation.fingerprint, relation.key_names)

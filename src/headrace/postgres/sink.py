@@ -33,7 +33,7 @@ Connect = Callable[[str], AbstractContextManager[psycopg.Connection]]
 
 
 @dataclass(frozen=True)
-class Target:
+class SinkTarget:
     """Where rows go. With `keys` a row replaces the one of the same key; without, it is added.
 
     `origin` marks the rows as ours for logical replication, so that a feed leaves them out.
@@ -48,23 +48,23 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Written:
+class SinkResult:
     rows: int
     rejected: list[Rejected]
     was_in: bool = False
 
 
-Load = Callable[[psycopg.Connection], Written]
+Load = Callable[[psycopg.Connection], SinkResult]
 Reject = Callable[[list[Rejected]], None]
 
 
 def write(
-    target: Target,
+    target: SinkTarget,
     claim: Claim | None,
     batches: Sequence[pa.RecordBatch],
     reject: Reject | None = None,
     connect: Connect = psycopg.connect,
-) -> Written:
+) -> SinkResult:
     """Write one partition of one batch, retrying while Postgres is unreachable.
 
     Rows that Postgres refuses are handed to `reject`, which is called once before the rest is
@@ -80,7 +80,7 @@ def write(
     )
 
 
-def once(target: Target, claim: Claim | None, load: Load, connect: Connect) -> Written:
+def once(target: SinkTarget, claim: Claim | None, load: Load, connect: Connect) -> SinkResult:
     """Run `load` in a transaction with the claim's row of the ledger, unless it is there already.
 
     It is retried while Postgres is down. What it raises ends the transaction.
@@ -102,7 +102,7 @@ def once(target: Target, claim: Claim | None, load: Load, connect: Connect) -> W
         time.sleep(next(waits))
 
 
-def _sentence(target: Target, error: psycopg.Error) -> str:
+def _sentence(target: SinkTarget, error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.DiskFull | psycopg.errors.OutOfMemory):
         return f"Postgres has no room for {target.table}: {reason_of(error)}. Nothing is lost."
     return f"Postgres did not take the rows for {target.table}: {reason_of(error)}"
@@ -113,7 +113,7 @@ def reason_of(error: psycopg.Error) -> str:
     return " ".join(str(error).split("\nCONTEXT")[0].split())
 
 
-def _once(target: Target, claim: Claim | None, load: Load, connect: Connect) -> Written:
+def _once(target: SinkTarget, claim: Claim | None, load: Load, connect: Connect) -> SinkResult:
     with connect(target.url) as connection:
         if claim is not None:
             take_run(connection, claim)
@@ -126,10 +126,10 @@ def _once(target: Target, claim: Claim | None, load: Load, connect: Connect) -> 
 
 
 def _load_unless_in(
-    connection: psycopg.Connection, target: Target, claim: Claim | None, load: Load
-) -> Written:
+    connection: psycopg.Connection, target: SinkTarget, claim: Claim | None, load: Load
+) -> SinkResult:
     if claim is not None and not enter(connection, claim, can_repeat=bool(target.keys)):
-        return Written(0, [], was_in=True)
+        return SinkResult(0, [], was_in=True)
     if target.origin:
         _set_origin(connection, origin_name(target.origin, claim.partition if claim else 0))
     return load(connection)
@@ -137,10 +137,10 @@ def _load_unless_in(
 
 def _load_all(
     connection: psycopg.Connection,
-    target: Target,
+    target: SinkTarget,
     batches: Sequence[pa.RecordBatch],
     reject: Reject | None,
-) -> Written:
+) -> SinkResult:
     rejected: list[Rejected] = []
     load = _upsert if target.keys else _append
     rows = sum(
@@ -150,7 +150,7 @@ def _load_all(
     )
     if reject is not None:
         reject(rejected)
-    return Written(rows, rejected)
+    return SinkResult(rows, rejected)
 
 
 def _set_origin(connection: psycopg.Connection, name: str) -> None:
@@ -165,12 +165,12 @@ def _set_origin(connection: psycopg.Connection, name: str) -> None:
     connection.execute("select pg_replication_origin_session_setup(%s)", (name,))
 
 
-Loader = Callable[[psycopg.Connection, Target, pa.RecordBatch], None]
+Loader = Callable[[psycopg.Connection, SinkTarget, pa.RecordBatch], None]
 
 
 def _load_or_split(
     connection: psycopg.Connection,
-    target: Target,
+    target: SinkTarget,
     batch: pa.RecordBatch,
     load: Loader,
     rejected: list[Rejected],
@@ -196,11 +196,11 @@ def _load_or_split(
     return int(batch.num_rows)
 
 
-def _append(connection: psycopg.Connection, target: Target, batch: pa.RecordBatch) -> None:
+def _append(connection: psycopg.Connection, target: SinkTarget, batch: pa.RecordBatch) -> None:
     _copy(connection, _name(target.table), target.columns, batch)
 
 
-def _upsert(connection: psycopg.Connection, target: Target, batch: pa.RecordBatch) -> None:
+def _upsert(connection: psycopg.Connection, target: SinkTarget, batch: pa.RecordBatch) -> None:
     """The last row of each key wins, within the batch as between batches."""
     table, columns = _name(target.table), _names(target.columns)
     keys = _names(target.keys)

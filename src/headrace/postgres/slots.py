@@ -128,7 +128,7 @@ class Noted:
 
 
 @dataclass(frozen=True)
-class Health:
+class SlotHealth:
     """How much log a slot holds back, and how far behind it is."""
 
     status: str  # reserved, extended, unreserved, lost, or missing
@@ -179,7 +179,7 @@ class Slot:
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection:
         return psycopg.connect(self.url, autocommit=autocommit, options=SESSION)
 
-    def health(self) -> Health:
+    def health(self) -> SlotHealth:
         with self.connect() as connection:
             row = connection.execute(
                 "select coalesce(wal_status, 'lost'),"
@@ -188,7 +188,7 @@ class Slot:
                 " from pg_replication_slots where slot_name = %s and database = current_database()",
                 (self.name,),
             ).fetchone()
-        return Health("missing", 0, 0) if row is None else Health(*row)
+        return SlotHealth("missing", 0, 0) if row is None else SlotHealth(*row)
 
     def current(self) -> Generation | None:
         """The generation in force, if one was ever made for these tables."""

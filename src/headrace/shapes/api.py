@@ -36,7 +36,7 @@ from headrace.shapes.definition import (
     offset_text,
     parse_offset,
 )
-from headrace.shapes.logs import CHUNK_BYTES, Chunk, LogBroken
+from headrace.shapes.logs import CHUNK_BYTES, LogBroken, LogChunk
 from headrace.shapes.sending import Held, ImpatientResponse
 from headrace.shapes.service import Shape, Shapes, TableChanged, TooManyShapes
 from headrace.shapes.subsets import Subset
@@ -282,7 +282,7 @@ class ShapeApi:
         return True
 
     def _chunk(
-        self, request: Request, params: ShapeRequest, shape: Shape, chunk: Chunk, lsn: int
+        self, request: Request, params: ShapeRequest, shape: Shape, chunk: LogChunk, lsn: int
     ) -> Response:
         end = (0, 0.0) if chunk.end == BEFORE_ALL else chunk.end
         # The first answer never says that it is the whole: a cache keeps it for long.
@@ -328,7 +328,7 @@ class ShapeApi:
             if self._held.is_exceeded:
                 return  # the client goes on from its last event when there is room
             lsn = self._shapes.last_lsn
-            chunk = await shape.log.read(at) if not shape.is_dropped else Chunk([], at)
+            chunk = await shape.log.read(at) if not shape.is_dropped else LogChunk([], at)
             if chunk.entries:
                 at = chunk.end
                 with self._held.holding(CHUNK_BYTES):

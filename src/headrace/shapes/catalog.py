@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from headrace.shapes.definition import BadRequest, Definition
-from headrace.shapes.tables import Column, Table
+from headrace.shapes.tables import Table, TableColumn
 
 PUBLICATION = "headrace_shapes"
 SYSTEM_SCHEMAS = frozenset({"information_schema", "headrace"})
@@ -92,7 +92,7 @@ def describe(connection: psycopg.Connection, definition: Definition) -> Table:
         raise BadRequest(table=f"is in {definition.schema}, which is not for shapes")
     found = connection.execute(_TABLE, (definition.schema, definition.table)).fetchone()
     oid = 0 if found is None else found[0]
-    columns = tuple(Column(*row) for row in connection.execute(_COLUMNS, (oid,)))
+    columns = tuple(TableColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     identity, members = identities(connection, [oid]).get(oid, ("", ()))
     if not columns or not members:
         raise missing(definition)
@@ -119,7 +119,7 @@ def missing(definition: Definition) -> BadRequest:
 
 
 def _selected(
-    definition: Definition, columns: Collection[Column], keys: tuple[str, ...]
+    definition: Definition, columns: Collection[TableColumn], keys: tuple[str, ...]
 ) -> tuple[str, ...]:
     names = [column.name for column in columns]
     if definition.columns is None:

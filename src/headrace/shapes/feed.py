@@ -95,7 +95,7 @@ class Transaction:
         return list(merge(*lists, key=lambda changed: changed.number))
 
 
-class Feed:
+class SlotFeed:
     """One slot and its publication, which tables join as shapes ask for them."""
 
     def __init__(self, url: str, slot: str) -> None:

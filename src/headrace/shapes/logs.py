@@ -32,7 +32,7 @@ class LogBroken(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Chunk:
+class LogChunk:
     """Entries behind a place in the log; `end` is the address of the last, or that place."""
 
     entries: list[dict[str, Any]]
@@ -162,7 +162,7 @@ class ShapeLog:
             return False
         return True
 
-    async def read(self, start: Offset) -> Chunk:
+    async def read(self, start: Offset) -> LogChunk:
         """What is published behind `start`: about a megabyte of it, or one row that is larger.
 
         A chunk ends where an append ended, if there is such a place: the next begins there. From
@@ -170,7 +170,7 @@ class ShapeLog:
         """
         last = self._snapshot_last if start == BEFORE_ALL else self.last
         if last is None or last <= start or not self._ends:
-            return Chunk([], start)
+            return LogChunk([], start)
         line = bisect_right(self._ends, start)
         place = self._places[line - 1] if line else _Place(0, BEGINNING)
         found: list[dict[str, Any]] = []
@@ -203,10 +203,12 @@ class ShapeLog:
     def _end_of(self, segment: int) -> _Place:
         return next(place for place in reversed(self._places) if place.segment == segment)
 
-    def _cut(self, found: list[dict[str, Any]], start: Offset, end: Offset, last: Offset) -> Chunk:
+    def _cut(
+        self, found: list[dict[str, Any]], start: Offset, end: Offset, last: Offset
+    ) -> LogChunk:
         if end < last:
             line = bisect_right(self._ends, end)
             if line and self._ends[line - 1] > start:
                 end = self._ends[line - 1]
                 found = [entry for entry in found if parse_offset(entry["offset"]) <= end]
-        return Chunk(found, end)
+        return LogChunk(found, end)

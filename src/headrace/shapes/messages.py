@@ -28,7 +28,7 @@ class RowChange:
     new_belongs: bool
 
 
-class Writer:
+class EntryWriter:
     """Makes the entries of one shape."""
 
     def __init__(self, table: Table, replica: str) -> None:

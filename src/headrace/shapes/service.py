@@ -25,9 +25,9 @@ from headrace.client import Client, Retry
 from headrace.errors import HeadraceError, Refused
 from headrace.shapes import catalog, subsets, tables
 from headrace.shapes.definition import BadRequest, Definition, Offset
-from headrace.shapes.feed import BATCH_BYTES, Feed, Transaction
+from headrace.shapes.feed import BATCH_BYTES, SlotFeed, Transaction
 from headrace.shapes.logs import ShapeLog
-from headrace.shapes.messages import Entry, Numbering, RowChange, Writer, snapshot_end
+from headrace.shapes.messages import Entry, EntryWriter, Numbering, RowChange, snapshot_end
 from headrace.shapes.subsets import Subset
 from headrace.shapes.tables import Table, TableSnapshot
 
@@ -83,7 +83,7 @@ class Shapes:
         self._http = httpx.AsyncClient(trust_env=False, timeout=60)
         self._prefix = prefix
         self._registry = self._client.stream(f"{prefix}/registry")
-        self._feed = Feed(postgres_url, slot)
+        self._feed = SlotFeed(postgres_url, slot)
         self._by_key: dict[str, Shape] = {}
         self._making: dict[str, asyncio.Task[Shape]] = {}
         self._lock = threading.Lock()  # over the set of shapes and what each of them waits for
@@ -230,7 +230,7 @@ class Shapes:
             self._drop(min(others, key=lambda shape: (shape.readers > 0, shape.used_at)))
 
     def _fill(self, connection: psycopg.Connection, shape: Shape) -> None:
-        writer = Writer(shape.table, shape.definition.replica)
+        writer = EntryWriter(shape.table, shape.definition.replica)
         try:
             with connection.transaction():
                 connection.execute("set transaction isolation level repeatable read, read only")
@@ -376,7 +376,7 @@ class Shapes:
     def _entries(
         self, shape: Shape, news: list[Transaction], belongs: Iterator[bool]
     ) -> Iterator[tuple[Offset, Entry]]:
-        writer = Writer(shape.table, shape.definition.replica)
+        writer = EntryWriter(shape.table, shape.definition.replica)
         for done in news:
             if done.is_first_part:
                 shape.numbering.begin()

@@ -26,7 +26,7 @@ from headrace.shapes.definition import (
     parse_params,
     unquoted,
 )
-from headrace.shapes.messages import Entry, Writer, snapshot_facts
+from headrace.shapes.messages import Entry, EntryWriter, snapshot_facts
 from headrace.shapes.tables import Table
 
 PREFIX = "subset__"
@@ -98,7 +98,7 @@ def read(url: str, definition: Definition, table: Table, subset: Subset) -> byte
     """The rows as JSON, with what their snapshot had seen."""
     mark = secrets.randbelow(1 << 31)
     asked = replace(definition, where=subset.where, params=subset.params, log="full")
-    writer = Writer(table, definition.replica)
+    writer = EntryWriter(table, definition.replica)
     found: list[bytes] = []
     size = 0
     with tables.connect(url) as connection, connection.transaction():

@@ -22,7 +22,7 @@ Row = dict[str, str | None]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     name: str
     type: str
     is_array: bool
@@ -52,7 +52,7 @@ class Table:
 
     schema: str
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     selected: tuple[str, ...]
     keys: tuple[str, ...]
     oid: int

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 
 from headrace.stack import processes
-from headrace.stack.state_directory import Record, StateDirectory
+from headrace.stack.state_directory import StackRecord, StateDirectory
 
 ORPHAN_GRACE_SECS = 10.0
 # Postgres ends at once on SIGINT and waits for its clients on SIGTERM; the others take both alike.
 ORPHAN_SIGNAL = signal.SIGINT
 
 
-def end_recorded(state: StateDirectory, record: Record) -> list[str]:
+def end_recorded(state: StateDirectory, record: StackRecord) -> list[str]:
     """End every recorded service that still runs, and whatever carries the stack's mark.
 
     Only a living leader vouches for its session: behind a dead one the number may be another's.

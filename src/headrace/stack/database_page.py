@@ -90,7 +90,7 @@ def server(url: str, host: str, port: int, rules: HostRules) -> ThreadingHTTPSer
     """The page's server, listening; `serve_forever` runs it."""
     pages = TablePages(url)
 
-    class Handler(PageHandler):
+    class DatabasePageHandler(PageHandler):
         hosts = rules
 
         def do_GET(self) -> None:  # noqa: N802
@@ -116,4 +116,4 @@ def server(url: str, host: str, port: int, rules: HostRules) -> ThreadingHTTPSer
             self.end_headers()
             self.wfile.write(body)
 
-    return ThreadingHTTPServer((host, port), Handler)
+    return ThreadingHTTPServer((host, port), DatabasePageHandler)

@@ -17,7 +17,7 @@ from headrace.stack import health_check, processes
 from headrace.stack.cleanup import end_recorded
 from headrace.stack.ports import Ports
 from headrace.stack.profiles import plan
-from headrace.stack.state_directory import Record, Recorded, StateDirectory
+from headrace.stack.state_directory import Recorded, StackRecord, StateDirectory
 from headrace.stack.supervisor import Say, StackFailed, Supervisor, last_lines
 
 DOWN_SECS = 60.0
@@ -35,7 +35,7 @@ def up(
     state: StateDirectory,
     ports: Ports,
     say: Say,
-    on_ready: Callable[[Record], None],
+    on_ready: Callable[[StackRecord], None],
 ) -> None:
     """Run the stack until SIGINT, SIGTERM or SIGHUP; leave nothing behind."""
     if not state.acquire():
@@ -85,7 +85,7 @@ class _Signals:
         self._stop()
 
 
-def detach(arguments: Sequence[str], state: StateDirectory) -> Record:
+def detach(arguments: Sequence[str], state: StateDirectory) -> StackRecord:
     """Start `headrace stack up` in the background; its record once everything runs."""
     state.create()
     command = [sys.executable, "-m", "headrace.cli", "stack", "up", *arguments]

@@ -203,7 +203,7 @@ def metrics(found: Findings) -> bytes:
 
 
 def serve(monitor: Monitor, host: str, port: int, rules: HostRules) -> None:
-    class Handler(PageHandler):
+    class MonitorHandler(PageHandler):
         hosts = rules
 
         def do_GET(self) -> None:  # noqa: N802
@@ -229,5 +229,5 @@ def serve(monitor: Monitor, host: str, port: int, rules: HostRules) -> None:
     stop = threading.Event()
     looking = threading.Thread(target=monitor.run, args=(stop,), daemon=True)
     looking.start()
-    with ThreadingHTTPServer((host, port), Handler) as server:
+    with ThreadingHTTPServer((host, port), MonitorHandler) as server:
         server.serve_forever()

@@ -13,7 +13,7 @@ from headrace.stack.ports import LOOPBACK, Ports, url
 from headrace.stack.services import HEADRACE, HealthProbe, Service
 from headrace.stack.state_directory import StateDirectory
 from headrace.stack.sync_services import database, dev_services, sync_services
-from headrace.stack.tokens import AUDIENCE, ISSUER, Keys
+from headrace.stack.tokens import AUDIENCE, ISSUER, TokenKeys
 
 PROFILES = ("default", "sync", "dev")
 CONFIG_TIMEOUT_SECS = 30
@@ -83,7 +83,7 @@ def _envoy(profile: str, state: StateDirectory, ports: Ports, server: Service) -
         admin_socket=ADMIN_SOCKET,
         stats_port=ports.give("envoy-stats"),
         server_port=ports.give("server"),
-        jwks=Keys(state.path).jwks(),
+        jwks=TokenKeys(state.path).jwks(),
         issuer=ISSUER,
         audience=AUDIENCE,
         stream_root=str(settings["server"]["stream_root"]["value"]),

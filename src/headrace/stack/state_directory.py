@@ -46,7 +46,7 @@ class Recorded:
 
 
 @dataclass
-class Record:
+class StackRecord:
     """stack.json."""
 
     profile: str
@@ -88,7 +88,7 @@ class StateDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def write(self, record: Record) -> None:
+    def write(self, record: StackRecord) -> None:
         """Whole or not at all: a supervisor may be killed while it writes."""
         raw = asdict(record)
         raw["parts"] = raw.pop("services")  # the name of the key in the file since version 0.1
@@ -98,7 +98,7 @@ class StateDirectory:
             file.write(text)
         os.replace(name, self.record_file)
 
-    def read(self) -> Record | None:
+    def read(self) -> StackRecord | None:
         try:
             raw = json.loads(self.record_file.read_text("utf-8"))
         except FileNotFoundError:
@@ -111,13 +111,13 @@ class StateDirectory:
             left.unlink(missing_ok=True)
 
 
-def _record(raw: dict[str, Any]) -> Record:
+def _record(raw: dict[str, Any]) -> StackRecord:
     services = [
         Recorded(**{**service, "health": HealthProbe(**service["health"])})
         for service in raw.pop("parts")
     ]
     supervisor = Identity(**raw.pop("supervisor"))
-    return Record(**raw, supervisor=supervisor, services=services)
+    return StackRecord(**raw, supervisor=supervisor, services=services)
 
 
 def default_directory() -> Path:

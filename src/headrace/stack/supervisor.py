@@ -51,7 +51,7 @@ from headrace.backoff import NO_JITTER, Backoff
 from headrace.stack import health_check, processes
 from headrace.stack.processes import MARK, Identity
 from headrace.stack.services import Service
-from headrace.stack.state_directory import Record, Recorded, StateDirectory
+from headrace.stack.state_directory import Recorded, StackRecord, StateDirectory
 
 TICK_SECS = 0.1
 HEALTH_EVERY_SECS = 5.0
@@ -110,14 +110,14 @@ class Supervisor:
         self._supervised = [_Supervised(service) for service in services]
         self._by_name = {supervised.service.name: supervised for supervised in self._supervised}
         records = [supervised.record for supervised in self._supervised]
-        self._record = Record(profile, mark, identity, services=records)
+        self._record = StackRecord(profile, mark, identity, services=records)
         self._stopping = threading.Event()
         self._checks = ThreadPoolExecutor(max_workers=4, thread_name_prefix="health")
 
     def stop(self) -> None:
         self._stopping.set()
 
-    def run(self, on_ready: Callable[[Record], None]) -> None:
+    def run(self, on_ready: Callable[[StackRecord], None]) -> None:
         """Supervise until `stop`; nothing is left when this returns or raises."""
         try:
             self._state.write(self._record)

@@ -30,7 +30,7 @@ class TokenKind(StrEnum):
     FORGED = "forged"
 
 
-class Keys:
+class TokenKeys:
     """The key pair of one state directory."""
 
     def __init__(self, directory: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.stack.processes import send
-from headrace.stack.state_directory import Record, StateDirectory
-from headrace.stack.tokens import SUBJECT, Keys, TokenKind
+from headrace.stack.state_directory import StackRecord, StateDirectory
+from headrace.stack.tokens import SUBJECT, TokenKeys, TokenKind
 from headrace.testing.server_process import is_setting
 from headrace.testing.waiting import eventually
 
@@ -32,7 +32,7 @@ class StackProcess:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.state = StateDirectory(directory)
-        self.keys = Keys(self.state.path)
+        self.keys = TokenKeys(self.state.path)
         self._arguments = ["--profile", profile, "--state", str(directory), *arguments]
         if "--port" not in arguments:
             self._arguments.append("--free-ports")
@@ -66,7 +66,7 @@ class StackProcess:
         return self.state.log("supervisor").read_text("utf-8")
 
     @property
-    def record(self) -> Record:
+    def record(self) -> StackRecord:
         record = self.state.read()
         assert record is not None, "the stack is up"
         return record

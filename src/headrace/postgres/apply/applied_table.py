@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psycopg
 
 from headrace.changes.change_keys import ChangeKeys, KeyMismatch
-from headrace.changes.events import ColumnShape, Fields, Put, Row, Shape
+from headrace.changes.events import ColumnShape, Fields, Put, Row, TableShape
 from headrace.changes.folding import all_versions, last_versions
 from headrace.changes.guessed_types import guessed
 from headrace.changes.rules import (
@@ -85,7 +85,7 @@ class AppliedTable:
             self._know(fields)
         self._changes.append(Applied(self._named(change), reject))
 
-    def reshape(self, shape: Shape) -> None:
+    def reshape(self, shape: TableShape) -> None:
         """The source has these columns from here on."""
         self.flush()
         self._shape = shape.columns

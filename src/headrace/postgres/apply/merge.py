@@ -15,7 +15,7 @@ from psycopg import sql
 
 from headrace.changes.folding import Version
 from headrace.changes.rules import CURRENT, VALID_FROM, VALID_TO
-from headrace.postgres.apply.staged_rows import AT, IS_GONE, ROWS, SEQ, Staging, names
+from headrace.postgres.apply.staged_rows import AT, IS_GONE, ROWS, SEQ, StagedVersions, names
 from headrace.postgres.apply.target_tables import TargetTable
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +39,7 @@ def merge_current(
     With `replace`, rows are deleted and inserted, so that a value of another unique column may
     pass from one row to another; without, they are updated where they are.
     """
-    staging = Staging(connection, table, columns, history=False)
+    staging = StagedVersions(connection, table, columns, history=False)
     staging.fill(versions)
     replace = replace or not table.can_update
     if replace or any(version.is_gone for version in versions):
@@ -81,7 +81,7 @@ def merge_history(
     A version begins when its change says, but never before the end of the last one: clocks of
     several writers may differ, and the order of the stream decides.
     """
-    staging = Staging(connection, table, columns, history=True)
+    staging = StagedVersions(connection, table, columns, history=True)
     staging.fill(versions)
     keys = names(staging.keys)
     connection.execute(

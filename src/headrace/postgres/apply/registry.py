@@ -48,7 +48,7 @@ def prepare(url: str) -> None:
             connection.execute(_SET_UP)
 
 
-class Registry:
+class TableRegistry:
     """Of one stream of one writer."""
 
     def __init__(self, connection: psycopg.Connection, writer: str, stream: str) -> None:

@@ -33,7 +33,7 @@ Texts = list[str | None]
 
 
 @dataclass(frozen=True)
-class Staging:
+class StagedVersions:
     """Of versions of one table, which has the source's `columns`."""
 
     connection: psycopg.Connection

@@ -18,20 +18,20 @@ from headrace.changes.applying import StreamChanges, messages_of
 from headrace.changes.rejected import Rejected
 from headrace.changes.rules import Rules
 from headrace.postgres.apply.applied_table import AppliedTable
-from headrace.postgres.apply.registry import Registry
+from headrace.postgres.apply.registry import TableRegistry
 from headrace.postgres.ledger import Claim
-from headrace.postgres.sink import Connect, Reject, Target, Written, once
+from headrace.postgres.sink import Connect, Reject, SinkResult, SinkTarget, once
 
 
 def apply(
-    target: Target,
+    target: SinkTarget,
     rules: Rules,
     writer: str,
     claim: Claim | None,
     batches: Sequence[pa.RecordBatch],
     reject: Reject,
     connect: Connect = psycopg.connect,
-) -> Written:
+) -> SinkResult:
     """Apply the messages, which are ordered by stream and offset; retry while Postgres is down.
 
     Batches have the columns stream, offset, value and is_snapshot. What is not a change, and what
@@ -46,7 +46,7 @@ def _apply(
     writer: str,
     batches: Sequence[pa.RecordBatch],
     reject: Reject,
-) -> Written:
+) -> SinkResult:
     if not rules.fire_triggers:
         connection.execute("set local session_replication_role = replica")
     rejected: list[Rejected] = []
@@ -57,8 +57,10 @@ def _apply(
         return AppliedTable(connection, rules, name, columns, now_us)
 
     for stream, messages in groupby(messages_of(batches), lambda message: message.stream):
-        applied = StreamChanges(rules, Registry(connection, writer, stream), stream, open_table)
+        applied = StreamChanges(
+            rules, TableRegistry(connection, writer, stream), stream, open_table
+        )
         rows += applied.apply(messages)
         rejected += applied.rejected
     reject(rejected)
-    return Written(rows - len(rejected), rejected)
+    return SinkResult(rows - len(rejected), rejected)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.changes.change_keys import ChangeKeys
-from headrace.changes.events import Clear, Put, Row, Shape
+from headrace.changes.events import Clear, Put, Row, TableShape
 from headrace.changes.rules import HISTORY, check_history
 from headrace.spark.applied_lake.table_batch import TableBatch
 
@@ -58,7 +58,7 @@ class FedTable:
             return change
         return replace(change, fields=change.fields | absent, unchanged=(*change.unchanged, *alone))
 
-    def reshape(self, shape: Shape) -> None:
+    def reshape(self, shape: TableShape) -> None:
         self.columns = [column.name for column in shape.columns]
         self.was_widened = True
         self._check_history()

@@ -33,7 +33,7 @@ FilesOfStreams = dict[str, tuple[str, ...]]
 """Each stream with the files that hold messages of it."""
 
 
-class Range(NamedTuple):
+class ArchivedRange(NamedTuple):
     """Of messages by their offsets: behind the first one, up to and with the last."""
 
     after: str
@@ -55,7 +55,9 @@ class Archive(Protocol):
         """Those of all messages of one stream, in no order."""
         ...
 
-    def messages(self, stream: str, files: Sequence[str], version: int, within: Range) -> pa.Table:
+    def messages(
+        self, stream: str, files: Sequence[str], version: int, within: ArchivedRange
+    ) -> pa.Table:
         """`COLUMNS` of one stream out of `files`, in no order."""
         ...
 
@@ -103,7 +105,9 @@ class DeltaArchive:
         wanted = pc.field("stream") == stream
         return self._read(files, version, ["offset"], wanted).column("offset")
 
-    def messages(self, stream: str, files: Sequence[str], version: int, within: Range) -> pa.Table:
+    def messages(
+        self, stream: str, files: Sequence[str], version: int, within: ArchivedRange
+    ) -> pa.Table:
         offset = pc.field("offset")
         wanted = (pc.field("stream") == stream) & (offset > within.after)
         return self._read(files, version, list(COLUMNS), wanted & (offset <= within.until))
@@ -176,7 +180,9 @@ class IcebergArchive:
     def offsets(self, stream: str, files: Sequence[str], version: int) -> pa.ChunkedArray:
         return self._read(files, version, ("offset",), _is("stream", stream)).column("offset")
 
-    def messages(self, stream: str, files: Sequence[str], version: int, within: Range) -> pa.Table:
+    def messages(
+        self, stream: str, files: Sequence[str], version: int, within: ArchivedRange
+    ) -> pa.Table:
         from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
 
         wanted = And(

@@ -37,14 +37,14 @@ _PARTITIONS_MAX = 4
 
 
 @dataclass(frozen=True)
-class Range:
+class BackfillRange:
     """What is read: after `starts`, up to and including `ends`, by stream."""
 
     starts: Mapping[str, str]
     ends: Mapping[str, str]
 
     @classmethod
-    def of(cls, config: stream_to_postgres.Config, start: str, end: str) -> Range:
+    def of(cls, config: stream_to_postgres.Config, start: str, end: str) -> BackfillRange:
         starts = _offsets("--from", start, config)
         ends = _offsets("--to", end, config)
         if starts.keys() != ends.keys():
@@ -63,7 +63,7 @@ class Range:
 def backfill(config: PipelineConfig, state: Path, start: str, end: str) -> PipelineSpec:
     if not isinstance(config, stream_to_postgres.Config):
         raise ConfigError(_refusal(config))
-    wanted = Range.of(config, start, end)
+    wanted = BackfillRange.of(config, start, end)
 
     def write(spark: SparkSession, config: stream_to_postgres.Config) -> int:
         return _write(spark, config, wanted)
@@ -98,7 +98,7 @@ def _refusal(config: PipelineConfig) -> str:
     return f"Only stream-to-postgres can be backfilled; of this pipeline, {instead}"
 
 
-def _write(spark: SparkSession, config: stream_to_postgres.Config, wanted: Range) -> int:
+def _write(spark: SparkSession, config: stream_to_postgres.Config, wanted: BackfillRange) -> int:
     activate(spark)  # a job has a thread of its own
     if config.create_table:
         stream_to_postgres.create_table(config)
@@ -119,7 +119,7 @@ def _write(spark: SparkSession, config: stream_to_postgres.Config, wanted: Range
     return wanted.messages
 
 
-def writer_of(config: stream_to_postgres.Config, wanted: Range) -> str:
+def writer_of(config: stream_to_postgres.Config, wanted: BackfillRange) -> str:
     """The ledger's name for this backfill."""
     parts = (
         config.server, config.table, config.extract, config.schema,

@@ -20,11 +20,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.client.settings import Settings
 from headrace.errors import InvalidOffset
 from headrace.protocol.offsets import START, parse_token
-from headrace.spark.lake.archives import Archive, Range, find_archive
+from headrace.spark.lake.archives import Archive, ArchivedRange, find_archive
 from headrace.spark.local_paths import local_path
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.batch_job import Job, started
-from headrace.spark.streams.appender import Appender, Producer
+from headrace.spark.streams.appender import Appender, TaskProducer
 from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import WriteOptions
 
@@ -166,7 +166,7 @@ class _Write:
             self.settings, None, None, 5000, 4 * 1024 * 1024, True, content_type, True
         )
         # Appends do not depend on the parts: the appender cuts what it is given by its own bounds.
-        with Appender(options, Producer(f"{self.producer}-{self.version}", 0)) as appender:
+        with Appender(options, TaskProducer(f"{self.producer}-{self.version}", 0)) as appender:
             for part in chain([first], parts):
                 for values in part.column("value").chunks:
                     appender.write(replayed.target, values.cast(pa.binary()))
@@ -181,7 +181,7 @@ class _Write:
             yield self.archive.messages(stream, files, self.version, part).sort_by("offset")
 
 
-def cut(offsets: list[str]) -> Iterator[Range]:
+def cut(offsets: list[str]) -> Iterator[ArchivedRange]:
     """Ranges of about as many messages, and bytes as far as offsets tell, as may be held."""
     after = before = ""
     rows = size_bytes = 0
@@ -189,10 +189,10 @@ def cut(offsets: list[str]) -> Iterator[Range]:
         size = _size_bytes(before, offset)
         is_full = rows >= ROWS_HELD or (rows and size_bytes + size > BYTES_HELD)
         if is_full and offset != before:
-            yield Range(after, before)
+            yield ArchivedRange(after, before)
             after, rows, size_bytes = before, 0, 0
         before, rows, size_bytes = offset, rows + 1, size_bytes + size
-    yield Range(after, before)
+    yield ArchivedRange(after, before)
 
 
 def _size_bytes(before: str, offset: str) -> int:

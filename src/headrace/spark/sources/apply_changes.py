@@ -21,7 +21,7 @@ from headrace.changes.rules import Rules
 from headrace.postgres.apply.registry import prepare as prepare_registry
 from headrace.postgres.apply.writer import apply
 from headrace.postgres.ledger import Claim, SinkError, digest_of_plan, prepare
-from headrace.postgres.sink import Target
+from headrace.postgres.sink import SinkTarget
 from headrace.spark.connection_cache import postgres_connection
 from headrace.spark.options import OptionError, Options
 from headrace.spark.quarantine_count import QuarantineCount
@@ -72,7 +72,7 @@ def rules_of(options: Options) -> Rules:
 class ChangesWriter(DataSourceArrowWriter):
     def __init__(self, options: Options) -> None:
         self._rules = rules_of(options)
-        self._target = Target(
+        self._target = SinkTarget(
             options.required("url", "postgresql://user:password@localhost/database"),
             "the tables",
             (),

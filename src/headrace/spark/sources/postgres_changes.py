@@ -23,7 +23,7 @@ from headrace.postgres.changes import Batch, ChangeFeed
 from headrace.postgres.copies import ON_PARTITIONS, OnPartitions
 from headrace.postgres.origins import ORIGINS, Origin
 from headrace.postgres.pgoutput import lsn_text
-from headrace.postgres.positions import Position
+from headrace.postgres.positions import FeedPosition
 from headrace.postgres.slots import Slot
 from headrace.spark.options import Options
 from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitions
@@ -116,7 +116,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
         self._planned = self._feed.next_batch(
-            Position.of(start),
+            FeedPosition.of(start),
             rows_max=rows_max,
             bytes_max=self._bytes_max,
             wait_secs=self._poll_secs,
@@ -139,7 +139,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = Position.of(start), Position.of(end)
+        first, last = FeedPosition.of(start), FeedPosition.of(end)
         planned = self._planned
         if planned is not None and (planned.start, planned.end) == (first, last):
             return partitions(planned.changes)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from headrace.client import Settings
 from headrace.postgres.ledger import Claim, RowsDigest, prepare
-from headrace.postgres.sink import Target, write
+from headrace.postgres.sink import SinkTarget, write
 from headrace.spark.batch_ids import BatchOfTask, current_batch
 from headrace.spark.commit_note import FILE, CommitNote
 from headrace.spark.connection_cache import postgres_connection
@@ -90,7 +90,7 @@ class _Sink:
             raise OptionError("mode upsert needs the option keys, and only it takes them.")
         if not set(keys) <= set(columns):
             raise OptionError(f"keys {', '.join(keys)} are not all columns: {', '.join(columns)}.")
-        self.target = Target(
+        self.target = SinkTarget(
             options.required("url", "postgresql://user:password@localhost/database"),
             options.required("table", "public.session_events"),
             columns,

@@ -8,7 +8,7 @@ from headrace.spark.sources.apply_changes import ApplyChanges
 from headrace.spark.sources.lake import LakeSink
 from headrace.spark.sources.postgres_changes import PostgresChanges
 from headrace.spark.sources.postgres_sink import PostgresSink
-from headrace.spark.sources.shapes import Shapes
+from headrace.spark.sources.shapes import ShapesSource
 from headrace.spark.sources.streams import HeadraceSource
 
 SOURCES: tuple[type[DataSource], ...] = (
@@ -17,5 +17,5 @@ SOURCES: tuple[type[DataSource], ...] = (
     LakeSink,
     PostgresChanges,
     PostgresSink,
-    Shapes,
+    ShapesSource,
 )

@@ -28,7 +28,7 @@ OPTIONS = frozenset(
 )
 
 
-class Shapes(DataSource):
+class ShapesSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return NAME

@@ -61,7 +61,7 @@ _IN_FLIGHT_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class TaskProducer:
     """The producer of one task; None if repeats need not be recognised."""
 
     id: str
@@ -79,7 +79,7 @@ class Appender:
     """
 
     def __init__(
-        self, options: WriteOptions, producer: Producer | None, noted: Targets | None = None
+        self, options: WriteOptions, producer: TaskProducer | None, noted: Targets | None = None
     ) -> None:
         self._options = options
         self._producer = producer
@@ -207,7 +207,7 @@ class _Lane:
     """
 
     def __init__(
-        self, options: WriteOptions, producer: Producer | None, content_types: dict[str, str]
+        self, options: WriteOptions, producer: TaskProducer | None, content_types: dict[str, str]
     ) -> None:
         self._options = options
         self._producer = producer

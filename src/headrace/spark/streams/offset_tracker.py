@@ -71,7 +71,7 @@ class StreamProblem(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchBounds:
     """What one batch may take; None means unbounded."""
 
     messages_max: int | None = None
@@ -143,7 +143,7 @@ class Tracker:
     # -- what is new -----------------------------------------------------------------------------
 
     def latest(
-        self, start: SparkOffset, bounds: Bounds, target: dict[str, StreamTail] | None
+        self, start: SparkOffset, bounds: BatchBounds, target: dict[str, StreamTail] | None
     ) -> SparkOffset:
         """The end of the next batch: `start` itself if there is nothing for one.
 
@@ -280,7 +280,7 @@ class Tracker:
 
     # -- cutting ---------------------------------------------------------------------------------
 
-    def _cut(self, spans: list[OffsetRange], bounds: Bounds) -> list[OffsetRange]:
+    def _cut(self, spans: list[OffsetRange], bounds: BatchBounds) -> list[OffsetRange]:
         """The spans, shortened so that all together keep the bounds.
 
         Each stream gets its share by what it has pending, so none starves. Ranges are whole

@@ -33,7 +33,7 @@ from headrace.spark.runtime.workers import freeze_modules
 from headrace.spark.streams.columns import Columns, arrow_schema, gathered
 from headrace.spark.streams.offset_tracker import (
     REPLACED,
-    Bounds,
+    BatchBounds,
     DataLoss,
     StreamProblem,
     Tracker,
@@ -241,9 +241,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: SparkOffset, limit: ReadLimit) -> SparkOffset:  # noqa: N802
         options = self._options
-        bounds = Bounds(options.messages_max, options.bytes_max)
+        bounds = BatchBounds(options.messages_max, options.bytes_max)
         if isinstance(limit, ReadAllAvailable):
-            bounds = Bounds()
+            bounds = BatchBounds()
         end = self._tracker.latest(start, bounds, self._target)
         return (
             end if end is start else cut_into(end, options.partitions_min, options.partitions_max)

@@ -42,7 +42,7 @@ from headrace.spark.options import OptionError
 from headrace.spark.quarantine import Quarantine
 from headrace.spark.quarantine_count import QuarantineCount
 from headrace.spark.runtime.workers import freeze_modules
-from headrace.spark.streams.appender import Appender, Producer
+from headrace.spark.streams.appender import Appender, TaskProducer
 from headrace.spark.streams.chunking import by_stream
 from headrace.spark.streams.columns import gathered
 from headrace.spark.streams.offset_tracker import StreamProblem
@@ -60,7 +60,7 @@ _KNOWN = frozenset({"stream", "value", "offset", "content_type"})
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What one task did; `repeated` of its appends were there already."""
 
     partition: int
@@ -101,11 +101,11 @@ class _Writer:
     def _note_ends(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when every task of a batch is done."""
         if self._note is not None:
-            self._note.add(done.ends for done in messages if isinstance(done, Written))
+            self._note.add(done.ends for done in messages if isinstance(done, TaskCommit))
 
     def _append_all(
-        self, batches: Iterator[pa.RecordBatch], producer: Producer | None, claim: Claim
-    ) -> Written:
+        self, batches: Iterator[pa.RecordBatch], producer: TaskProducer | None, claim: Claim
+    ) -> TaskCommit:
         freeze_modules()
         with Appender(self._options, producer, self._targets) as appender:
             for rows in gathered(batches, _GATHERED_ROWS, _GATHERED_BYTES):
@@ -121,7 +121,7 @@ class _Writer:
             quarantined.of(claim if producer else None).send(
                 [_rejected(stream, row) for stream, row in refused]
             )
-        return Written(
+        return TaskCommit(
             claim.partition,
             appender.rows,
             appender.appends,
@@ -160,12 +160,12 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         super().__init__(options, schema)
         self._count = count
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         task = current_batch()
         producer = None
         if self._options.exactly_once:
             writer = self._options.producer_id or task.query
-            producer = Producer(f"{writer}-{task.partition}", task.batch)
+            producer = TaskProducer(f"{writer}-{task.partition}", task.batch)
         name = self._options.producer_id or "streams"
         return self._append_all(
             iterator, producer, Claim(name, task.query, task.partition, task.batch)
@@ -175,7 +175,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Every append was complete when its task was; notes the ends, and what was quarantined."""
         self._note_ends(messages)
         if self._count is not None:
-            done = (each for each in messages if isinstance(each, Written))
+            done = (each for each in messages if isinstance(each, TaskCommit))
             self._count.add(batchId, sum(each.quarantined for each in done))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -190,12 +190,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._id = options.producer_id or f"batch-{uuid.uuid4()}"
         self._epoch = options.batch or 0
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskCommit:
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         producer = None
         if self._options.exactly_once:
-            producer = Producer(f"{self._id}-{partition}", self._epoch)
+            producer = TaskProducer(f"{self._id}-{partition}", self._epoch)
         claim = Claim(self._id, "batch", partition, self._epoch)
         return self._append_all(iterator, producer, claim)
 
