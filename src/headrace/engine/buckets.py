@@ -100,7 +100,7 @@ class Buckets:
             self._engine.aside.take_out(stream, error)
 
     def _bucket(self, bucket_id: str, stream: Stream) -> Bucket:
-        return Bucket(bucket_id, stream, Feed(self._engine, stream))
+        return Bucket(bucket_id, stream, Feed(self._engine.feeds, stream))
 
     def find(self, bucket_id: str) -> Bucket:
         """A bucket as clients know it: one whose creation is not durable is not there yet."""

@@ -61,7 +61,12 @@ _NOTHING = Appended(START, START, b"", (), False, None, None)
 
 
 class Creation:
-    """The part of the engine that adds streams to it."""
+    """The part of the engine that adds streams to it.
+
+    It has the whole engine, as `Removal` and `Buckets` do: to add or remove a stream changes what
+    each of the others keeps (names, deadlines, bytes, feeds, the registry), and may ask for a
+    creation or removal in turn. Collaborators that are only asked get what they need.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -122,10 +122,20 @@ class Engine:
         self.aside = SetAside(self.streams, self.expiring, self.stored)
         self.creation = Creation(self)
         self.removal = Removal(self)
-        self.feeds = Feeds()
+        self.feeds = Feeds(storage, clock, self.limits)
         self.buckets = Buckets(self)
         self.reclaimer = Reclaimer(self.streams, self.stored, storage)
-        self.snapshots = Snapshots(self)
+        self.snapshots = Snapshots(
+            self.streams,
+            self.aside,
+            storage,
+            self.reads,
+            self.stored,
+            self.reclaimer,
+            self.limits,
+            new_id=self.new_id,
+            touch=self.touch,
+        )
         self.trims = Trims(self.reads, storage)
         # Names whose last stream is gone, until that is durable.
         self.pending_removals: dict[str, Stream] = {}

@@ -16,16 +16,16 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
+from headrace.clock import Clock
 from headrace.engine.internal_append import announce, trim
 from headrace.engine.stream_runtime import Stream
+from headrace.limits import Limits
 from headrace.protocol.buckets import ids_of
-
-if TYPE_CHECKING:
-    from headrace.engine.engine import Engine
+from headrace.storage.base import Storage
 
 KEPT_MESSAGES: Final = 100_000  # at least; at most three times as many
 # How much later than its own change a feed may be written, clocks that were set back included.
@@ -39,7 +39,10 @@ class Feeds:
     With the next sweep; if someone waits at a feed, in a moment: `prompt` has `flush` called then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.limits = limits
         self.prompt: Callable[[], object] | None = None
         self._due: deque[Feed] = deque()
         self._is_prompted = False
@@ -67,12 +70,12 @@ class Feeds:
 
 
 class Feed:
-    __slots__ = ("_changed", "_engine", "_mark", "is_due", "stream")
+    __slots__ = ("_changed", "_feeds", "_mark", "is_due", "stream")
 
-    def __init__(self, engine: Engine, stream: Stream) -> None:
+    def __init__(self, feeds: Feeds, stream: Stream) -> None:
         """`stream` is the bucket's own."""
         self.stream = stream
-        self._engine = engine
+        self._feeds = feeds
         # Ordered: a change is announced where it was first noted.
         self._changed: dict[Stream, None] = {}
         self.is_due = False
@@ -83,7 +86,7 @@ class Feed:
         self._changed[stream] = None
         if not self.is_due:
             self.is_due = True
-            self._engine.feeds.due(self)
+            self._feeds.due(self)
 
     @property
     def noted(self) -> int:
@@ -112,14 +115,14 @@ class Feed:
             self._announce(late)
 
     def _announce(self, changed: Iterable[Stream]) -> None:
-        engine = self._engine
+        feeds = self._feeds
         messages = [_message(stream) for stream in changed]
-        announce(self.stream, messages, engine.storage, engine.clock.now_ms(), engine.limits)
+        announce(self.stream, messages, feeds.storage, feeds.clock.now_ms(), feeds.limits)
         tail = self.stream.state.tail
         if tail.messages - self._mark.messages >= KEPT_MESSAGES:
             trim_offset, self._mark = self._mark, tail
             if trim_offset > self.stream.state.trim_offset:
-                trim(self.stream, trim_offset, engine.storage)
+                trim(self.stream, trim_offset, feeds.storage)
 
 
 def _message(stream: Stream) -> bytes:

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from headrace.engine.reads import Reads
+from headrace.engine.reclaim import Reclaimer
+from headrace.engine.set_aside import SetAside
+from headrace.engine.stored_bytes import StoredBytes
 from headrace.engine.stream_runtime import Stream
 from headrace.errors import Corrupt, HeadraceError, InvalidOffset, Overloaded, StreamDeleted
+from headrace.limits import Limits
 from headrace.protocol.offsets import Position
 from headrace.protocol.snapshots import Publish, apply_publish, decide_publish
 from headrace.protocol.stream import Snapshot
@@ -25,13 +30,11 @@ from headrace.storage.base import (
     Check,
     CheckResult,
     Published,
+    Storage,
     committing,
     ignore,
 )
 from headrace.storage.blobs import Blobs
-
-if TYPE_CHECKING:
-    from headrace.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -61,39 +64,58 @@ class _PartCheck:
 
 
 class Snapshots:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        streams: Mapping[str, Stream],
+        aside: SetAside,
+        storage: Storage,
+        reads: Reads,
+        stored: StoredBytes,
+        reclaimer: Reclaimer,
+        limits: Limits,
+        *,
+        new_id: Callable[[], int],
+        touch: Callable[[Stream], None],
+    ) -> None:
+        self._streams = streams
+        self._aside = aside
+        self._storage = storage
+        self._reads = reads
+        self._stored = stored
+        self._reclaimer = reclaimer
+        self._limits = limits
+        self._new_id = new_id
+        self._touch = touch
         # How many streams and readers need each blob.
         self._users: Counter[int] = Counter()
         self._storing_bytes = 0
 
     def recover(self) -> None:
         """Count the references to each blob; one without any was left by a crash."""
-        engine = self._engine
-        for stream in engine.streams.values():
+        for stream in self._streams.values():
             if stream.state.deleted:
                 stream.visible_snapshot = None
             elif stream.visible_snapshot is not None:
                 self._take(stream.visible_snapshot)
-        if engine.aside.has_unknown_blobs:
+        if self._aside.has_unknown_blobs:
             logger.warning("unreferenced snapshots are kept until every stream can be recovered")
             return
-        engine.storage.blobs.remove_unreferenced(self._users.keys() | engine.aside.blob_ids)
+        self._storage.blobs.remove_unreferenced(self._users.keys() | self._aside.blob_ids)
 
     # -- publishing ------------------------------------------------------------------------
 
     def publish(self, stream: Stream, command: Publish, reply: PublishReply) -> None:
-        engine = self._engine
-        refusal = decide_publish(stream.state, command, engine.limits)
+        refusal = decide_publish(stream.state, command, self._limits)
         if refusal is not None:
             self._refuse(stream, refusal, reply)
             return
-        engine.check_writable()
+        if self._storage.refusal is not None:
+            raise self._storage.refusal
         if self._storing_bytes > STORING_BYTES_MAX:
             raise Overloaded("bytes of snapshots being stored", STORING_BYTES_MAX)
         # Reserved now, released by `_give_up`: many uploads that wait for the disk at once must not
         # each find the same room.
-        engine.stored.reserve(len(command.body))
+        self._stored.reserve(len(command.body))
 
         def aligned(reached: Position | HeadraceError | None) -> None:
             if reached is None:
@@ -104,11 +126,10 @@ class Snapshots:
             else:
                 self._store(stream, command, reply)
 
-        engine.reads.seek(stream, command.offset, 1, aligned)
+        self._reads.seek(stream, command.offset, 1, aligned)
 
     def _store(self, stream: Stream, command: Publish, reply: PublishReply) -> None:
-        engine = self._engine
-        blob_id = engine.new_id()
+        blob_id = self._new_id()
 
         def stored(digest: bytes | HeadraceError) -> None:
             # Everything is decided again: while the blob was written the stream may have been
@@ -127,34 +148,34 @@ class Snapshots:
                 self._remove(blob_id)
                 self._give_up(stream, command, refusal, reply)
 
-        blobs = engine.storage.blobs
+        blobs = self._storage.blobs
         self._storing_bytes += len(command.body)
-        engine.storage.run_in_thread(partial(blobs.write, blob_id, command.body), stored)
+        self._storage.run_in_thread(partial(blobs.write, blob_id, command.body), stored)
 
     def _refusal_now(self, stream: Stream, command: Publish) -> HeadraceError | None:
         if stream.state.deleted:
             return StreamDeleted(stream.state.name)
-        return decide_publish(stream.state, command, self._engine.limits)
+        return decide_publish(stream.state, command, self._limits)
 
     def _publish(self, stream: Stream, snapshot: Snapshot, reply: PublishReply) -> None:
         def told(outcome: Change | HeadraceError) -> None:
             reply(outcome if isinstance(outcome, HeadraceError) else snapshot)
 
-        with committing(self._engine.storage):
+        with committing(self._storage):
             apply_publish(stream.state, snapshot)
-            self._engine.touch(stream)
+            self._touch(stream)
             self._users[snapshot.blob_id] += 1  # its bytes were counted when they were reserved
             change = Published(stream.state, snapshot)
-            self._engine.storage.commit(stream.log, change, (stream, change, told))
+            self._storage.commit(stream.log, change, (stream, change, told))
 
     def _give_up(
         self, stream: Stream, command: Publish, refusal: HeadraceError, reply: PublishReply
     ) -> None:
-        self._engine.stored.release(len(command.body))
+        self._stored.release(len(command.body))
         self._refuse(stream, refusal, reply)
 
     def _refuse(self, stream: Stream, refusal: HeadraceError, reply: PublishReply) -> None:
-        self._engine.storage.when_durable(stream.log, lambda: reply(refusal), reply)
+        self._storage.when_durable(stream.log, lambda: reply(refusal), reply)
 
     def published(self, stream: Stream, snapshot: Snapshot) -> None:
         """It is durable: readers know it from now on, and what it replaces may go."""
@@ -163,7 +184,7 @@ class Snapshots:
         replaced, stream.visible_snapshot = stream.visible_snapshot, snapshot
         stream.visible_trim_offset = snapshot.offset
         self.release(replaced)
-        self._engine.reclaimer.reclaim(stream)
+        self._reclaimer.reclaim(stream)
 
     # -- references to blobs ----------------------------------------------------------------
 
@@ -187,17 +208,16 @@ class Snapshots:
         self._users[snapshot.blob_id] -= 1
         if not self._users[snapshot.blob_id]:
             del self._users[snapshot.blob_id]
-            self._engine.stored.release(snapshot.size_bytes)
+            self._stored.release(snapshot.size_bytes)
             self._remove(snapshot.blob_id)
 
     def _take(self, snapshot: Snapshot) -> None:
         if snapshot.blob_id not in self._users:
-            self._engine.stored.add(snapshot.size_bytes)
+            self._stored.add(snapshot.size_bytes)
         self._users[snapshot.blob_id] += 1
 
     def _remove(self, blob_id: int) -> None:
-        storage = self._engine.storage
-        storage.run_in_thread(partial(storage.blobs.remove, blob_id), ignore)
+        self._storage.run_in_thread(partial(self._storage.blobs.remove, blob_id), ignore)
 
     def read(
         self,
@@ -207,16 +227,17 @@ class Snapshots:
         reply: Callable[[bytes | HeadraceError], None],
     ) -> None:
         """Bytes of a snapshot that is held, from a multiple of the blobs' piece size on."""
-        storage = self._engine.storage
-        work = partial(storage.blobs.read, snapshot.blob_id, snapshot.size_bytes, start, count)
-        storage.run_in_thread(work, reply)
+        work = partial(
+            self._storage.blobs.read, snapshot.blob_id, snapshot.size_bytes, start, count
+        )
+        self._storage.run_in_thread(work, reply)
 
     def checks(self) -> Iterator[Check]:
         """One pass over all blobs that streams have, as Storage.checks is over the rest."""
-        if not self._engine.storage.blobs.can_rot:
+        if not self._storage.blobs.can_rot:
             return
         checked: set[int] = set()  # forks share the blob of their source
-        for stream in list(self._engine.streams.values()):
+        for stream in list(self._streams.values()):
             snapshot = stream.visible_snapshot
             if snapshot is not None and snapshot.blob_id not in checked:
                 checked.add(snapshot.blob_id)
@@ -226,7 +247,7 @@ class Snapshots:
         self.hold(snapshot)  # a file that goes because it was replaced is not lost
         # An empty blob has a file as well, which may be missing.
         for start in range(0, max(1, snapshot.size_bytes), CHECK_BYTES):
-            part = _PartCheck(self._engine.storage.blobs, stream, snapshot, start)
+            part = _PartCheck(self._storage.blobs, stream, snapshot, start)
             yield part
             if not part.is_sound:
                 break

@@ -1,8 +1,8 @@
 """Whether a client that is not read from has left: asked of the kernel.
 
 The end of a connection comes behind everything that was sent before it, so a connection whose
-reading is paused does not notice it. A client that sends a request behind a long-poll and goes would
-keep its place, as a reader and as a connection, until the poll ends.
+reading is paused does not notice it. A client that sends a request behind a long-poll and leaves
+would keep its place, as a reader and as a connection, until the poll ends.
 """
 
 from __future__ import annotations
