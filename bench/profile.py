@@ -95,7 +95,7 @@ def _print(
 
 
 def module_of(file: str) -> str:
-    """`headrace/http/connection.py` for our code, the library's name for all other."""
+    """`headrace/http/connections/connection.py` for our code, the library's name for all other."""
     path = Path(file)
     if path.is_relative_to(SOURCES):
         return str(path.relative_to(SOURCES))

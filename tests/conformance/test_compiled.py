@@ -24,7 +24,11 @@ pytestmark = [
 
 def test_the_build_under_test_is_the_compiled_one() -> None:
     shown = subprocess.run(
-        [sys.executable, "-c", "import headrace.http.reader as reader; print(reader.__file__)"],
+        [
+            sys.executable,
+            "-c",
+            "import headrace.http.connections.reader as found; print(found.__file__)",
+        ],
         env={"PYTHONPATH": str(COMPILED)},
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.http.send_windows import (
+from headrace.http.connections.send_windows import (
     ANSWER_WINDOW_BYTES,
     IN_KERNEL_BYTES,
     SMALL_ANSWER_BYTES,

@@ -144,10 +144,10 @@ def test_a_server_that_listens_elsewhere_answers_under_any_name_unless_told(serv
 
 def test_a_host_costs_one_check_however_many_requests_name_it(stream: str) -> None:
     from headrace.clock import SystemClock
+    from headrace.http.connections.reader import BodyBudget, ReaderLimits, RequestReader
+    from headrace.http.connections.response_head import ResponseHead
     from headrace.http.cors import CorsPolicy
     from headrace.http.exchange import Client
-    from headrace.http.reader import BodyBudget, ReaderLimits, RequestReader
-    from headrace.http.response_head import ResponseHead
 
     asked: list[bytes] = []
 

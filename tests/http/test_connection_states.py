@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from headrace.http import acceptor, connection
-from headrace.http.connection import Connection, ConnectionState
+from headrace.http.connections import acceptor, connection
+from headrace.http.connections.connection import Connection, ConnectionState
 from headrace.testing.in_process import InProcessServer
 from headrace.testing.waiting import eventually
 

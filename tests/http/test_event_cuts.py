@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from headrace.engine.reads import Chunk
+from headrace.http.connections.send_windows import UnsentBudget
 from headrace.http.exchange import Exchange
 from headrace.http.live import BOUNDARIES_MAX, EventReader, LiveReads
-from headrace.http.send_windows import UnsentBudget
 from headrace.protocol.offsets import START, Position
 from tests.engine.helpers import new_engine, put
 

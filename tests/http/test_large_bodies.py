@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
+from headrace.http.connections.large_bodies import MISSING_BYTES_MIN, LargeBody
 from headrace.testing.certificates import write_self_signed
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess

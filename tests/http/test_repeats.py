@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.clock import SystemClock
+from headrace.http.connections.reader import BodyBudget, ReaderLimits, RequestReader
+from headrace.http.connections.response_head import ResponseHead
 from headrace.http.cors import CorsPolicy
 from headrace.http.exchange import Client, Request
-from headrace.http.reader import BodyBudget, ReaderLimits, RequestReader
-from headrace.http.response_head import ResponseHead
 from headrace.testing.raw_http import RawConnection, request_bytes
 from headrace.testing.server_process import ServerProcess
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from headrace.http.reader import BodyBudget
+from headrace.http.connections.reader import BodyBudget
 from headrace.testing.raw_http import RawConnection
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually

@@ -38,7 +38,7 @@ HARD = (
     "engine/fork_tree.py",
     "engine/reclaim.py",
     "engine/removal.py",
-    "http/connection.py",
+    "http/connections/connection.py",
     "postgres/slots.py",
     "protocol/producers.py",
     "protocol/stream.py",

@@ -5,7 +5,8 @@ after them waits without having begun: what it works on is in memory, but nothin
 that. Work that is known to be short passes the others by.
 
 For work that was asked for by a request or a timer. `engine.maintenance` is for the engine's own,
-which has to run without an event loop, too; `http.request_turns` is for connections, not for work.
+which has to run without an event loop, too; `http.connections.request_turns` is for connections,
+not for work.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from headrace.engine.slices import Slices
 from headrace.errors import HeadraceError, Overloaded
 from headrace.http import browser, openapi
 from headrace.http.buckets import BucketRoutes
+from headrace.http.connections.send_windows import UnsentBudget
 from headrace.http.cors import CorsPolicy
 from headrace.http.forwarded import ForwardedOrigins
 from headrace.http.health import Health
@@ -24,7 +25,6 @@ from headrace.http.metrics import Metrics
 from headrace.http.openapi import ApiDescription
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application, Handler
-from headrace.http.send_windows import UnsentBudget
 from headrace.http.snapshots import SnapshotRoutes
 from headrace.http.stream_metadata import StreamMetadata
 from headrace.http.streamed_bodies import StreamedBodies

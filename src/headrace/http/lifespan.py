@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from headrace.config import Config
 from headrace.http.app_factory import Assembly
-from headrace.http.response_head import TICK_SECS
+from headrace.http.connections.response_head import TICK_SECS
 
 FAIL_STOP_SECS = 5.0  # time for a load balancer to see that /readyz is red
 

@@ -16,10 +16,10 @@ from headrace.engine.engine import Engine
 from headrace.engine.reads import Chunk, ReadOutcome
 from headrace.engine.stream_runtime import Stream
 from headrace.errors import HeadraceError, StreamNotFound
+from headrace.http.connections.send_windows import EVENT_WINDOW_BYTES, SharedEvent, UnsentBudget
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
 from headrace.http.reads import chunk_response
-from headrace.http.send_windows import EVENT_WINDOW_BYTES, SharedEvent, UnsentBudget
 from headrace.protocol import responses, sse
 from headrace.protocol.cursors import JITTER_SECS_MAX, next_cursor
 from headrace.protocol.offsets import Position

@@ -17,15 +17,20 @@ from headrace.clock import SystemClock
 from headrace.config import Config
 from headrace.engine.slices import Slices
 from headrace.http import process_memory
-from headrace.http.acceptor import Acceptor, connections_max, listen, raise_descriptor_limit
 from headrace.http.access import access_of
 from headrace.http.app_factory import Assembly, assemble
-from headrace.http.connection import Connection, Shared, WriterLimits
+from headrace.http.connections.acceptor import (
+    Acceptor,
+    connections_max,
+    listen,
+    raise_descriptor_limit,
+)
+from headrace.http.connections.connection import Connection, Shared, WriterLimits
+from headrace.http.connections.reader import BodyBudget, ReaderLimits
+from headrace.http.connections.request_turns import Turns
+from headrace.http.connections.response_head import ResponseHead
 from headrace.http.forwarded import ForwardedOrigins
 from headrace.http.lifespan import Lifespan, grace_secs
-from headrace.http.reader import BodyBudget, ReaderLimits
-from headrace.http.request_turns import Turns
-from headrace.http.response_head import ResponseHead
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 from headrace.clock import monotonic
 from headrace.errors import HeadraceError
+from headrace.http.connections.send_windows import UnsentBudget
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
-from headrace.http.send_windows import UnsentBudget
 from headrace.protocol import responses
 from headrace.protocol.responses import Response
 

@@ -46,7 +46,8 @@ BUCKETS_SECS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # What the loop is doing, by the module that it called into. Requests go by their own operation.
 _TRANSPORTS: Final = frozenset(
-    f"headrace.http.{name}" for name in ("connection", "large_bodies", "reader", "asgi")
+    f"headrace.http.{name}"
+    for name in ("connections.connection", "connections.large_bodies", "connections.reader", "asgi")
 )
 _ROUTES: Final = "headrace.http.routes"
 _ASSEMBLY: Final = "headrace.http.app_factory"  # its `tick`, once a second

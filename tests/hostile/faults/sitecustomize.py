@@ -24,7 +24,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from headrace.http.app_factory import Assembly
-from headrace.http.http_exchange import HttpExchange
+from headrace.http.connections.http_exchange import HttpExchange
 from headrace.protocol.responses import Response
 from headrace.storage import memory
 from headrace.storage.acid import acid_storage
@@ -51,13 +51,13 @@ GUARDS = {
     "headrace.engine.slices:_has_more",
     "headrace.engine.stream_runtime:Stream.has_listener",
     "headrace.engine.stream_runtime:Stream.listeners",
-    "headrace.http.acceptor:Acceptor._connect",
-    "headrace.http.acceptor:Acceptor._connected",
-    "headrace.http.connection:Connection.connection_made",
-    "headrace.http.connection:Connection.connection_lost",
+    "headrace.http.connections.acceptor:Acceptor._connect",
+    "headrace.http.connections.acceptor:Acceptor._connected",
+    "headrace.http.connections.connection:Connection.connection_made",
+    "headrace.http.connections.connection:Connection.connection_lost",
     "headrace.http.deadlines:DeadlineQueue._fire",
-    "headrace.http.request_turns:Turns._round",
-    "headrace.http.send_windows:UnsentBudget._wake",
+    "headrace.http.connections.request_turns:Turns._round",
+    "headrace.http.connections.send_windows:UnsentBudget._wake",
     "headrace.subscriptions.dispatcher:Dispatcher.attempt",
     "headrace.subscriptions.dispatcher:Dispatcher.on_defect",
     "headrace.subscriptions.dispatcher:Dispatcher._wake_due",
@@ -73,9 +73,9 @@ SUPERVISED = {
     "headrace.engine.internal_append:trim",
     "headrace.engine.removal:Removal._take_away",
     "headrace.engine.snapshots:Snapshots._publish",
-    "headrace.http.acceptor:Acceptor.new_connection",
+    "headrace.http.connections.acceptor:Acceptor.new_connection",
     "headrace.http.app_factory:Assembly._run_maintenance",
-    "headrace.http.connection:Connection.drain",
+    "headrace.http.connections.connection:Connection.drain",
     "headrace.http.lifespan:Lifespan._tick",
     "headrace.http.server:_serve",
     "headrace.protocol.stream:apply_append",

@@ -22,7 +22,7 @@ from typing import Final, cast
 
 from headrace.clock import monotonic
 from headrace.errors import Overloaded
-from headrace.http.connection import Connection, Shared
+from headrace.http.connections.connection import Connection, Shared
 from headrace.http.exchange import Client, Frame, Request, Waiter
 from headrace.protocol import responses
 from headrace.protocol.headers import Headers

@@ -52,8 +52,8 @@ from typing import Final, cast
 
 from headrace.clock import monotonic
 from headrace.errors import AnswerTimeout, HeadraceError
-from headrace.http.access_log import log_access
-from headrace.http.answer_bytes import (
+from headrace.http.connections.access_log import log_access
+from headrace.http.connections.answer_bytes import (
     CONTINUE,
     END,
     END_EMPTY,
@@ -62,15 +62,20 @@ from headrace.http.answer_bytes import (
     head_without_length,
     whole_answer,
 )
-from headrace.http.departure import has_left
+from headrace.http.connections.departure import has_left
+from headrace.http.connections.http_exchange import HttpExchange
+from headrace.http.connections.large_bodies import BodyReceiver, LargeBody
+from headrace.http.connections.reader import (
+    BODY_BYTES_PER_SEC_MIN,
+    BodyBudget,
+    ReaderLimits,
+    RequestReader,
+)
+from headrace.http.connections.request_turns import READS_BETWEEN_LOOKS, TURN_SECS, Turns
+from headrace.http.connections.response_head import ResponseHead
+from headrace.http.connections.send_windows import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.http.exchange import Client, Frame, Request, Waiter
-from headrace.http.http_exchange import HttpExchange
-from headrace.http.large_bodies import BodyReceiver, LargeBody
-from headrace.http.reader import BODY_BYTES_PER_SEC_MIN, BodyBudget, ReaderLimits, RequestReader
-from headrace.http.request_turns import READS_BETWEEN_LOOKS, TURN_SECS, Turns
-from headrace.http.response_head import ResponseHead
 from headrace.http.routes import Application
-from headrace.http.send_windows import SMALL_ANSWER_BYTES, LargeAnswer, UnsentBudget
 from headrace.protocol import responses
 from headrace.protocol.responses import WITHOUT_BODY, Response
 

@@ -25,11 +25,11 @@ from headrace.errors import (
 )
 from headrace.faults import internal_fault
 from headrace.http.access import Access
+from headrace.http.connections.head_cache import HeadCache
+from headrace.http.connections.large_bodies import MISSING_BYTES_MIN, LargeBody
+from headrace.http.connections.response_head import ResponseHead
 from headrace.http.exchange import Client, Request
 from headrace.http.forwarded import HOST
-from headrace.http.head_cache import HeadCache
-from headrace.http.large_bodies import MISSING_BYTES_MIN, LargeBody
-from headrace.http.response_head import ResponseHead
 from headrace.protocol.headers import Headers
 
 _ONCE: Final = frozenset(
