@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup installed runnable suites first-build compiled wheels run check static classes browser strace test conformance soak bench docs screenshots docs-serve lock clean \
-        dev dev-ui dev-down integration-test integration-test-sessions docker
+        dev dev-ui dev-down integration-test integration-test-sessions chart docker
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -199,6 +199,9 @@ integration-test: setup ## test the stack and authentication through Envoy
 
 integration-test-sessions: setup ## test sessions and both directions of the Postgres sync
 	$(BIN)/python -m pytest tests/stack -m sync
+
+chart: setup ## render the Helm chart with every file of deploy/helm/cases and validate it (needs helm and kubeconform)
+	$(BIN)/python -m tools.render_chart
 
 docker: ## build the server's container image (needs a container engine)
 	docker build --target server -t headrace .

@@ -183,13 +183,19 @@ def envoy_config(
     import json
 
     from headrace.stack import envoy
-    from headrace.stack.tokens import AUDIENCE, ISSUER, TokenKeys
 
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key go together: give both or neither.", EXIT_REFUSED)
     if jwks_uri is not None and not re.fullmatch(r"https?://[^/\s]+/\S*", jwks_uri):
         fail(f"--jwks-uri {jwks_uri} is not an http or https URL with a path.", EXIT_REFUSED)
-    if jwks_uri is not None and (issuer is None or audience is None):
+    jwks = None
+    if jwks_uri is None:
+        # Imported here: with the keys of others the extra `stack` is not needed.
+        from headrace.stack.tokens import AUDIENCE, ISSUER, TokenKeys
+
+        jwks = TokenKeys(state_directory(state).path).jwks()
+        issuer, audience = issuer or ISSUER, audience or AUDIENCE
+    if issuer is None or audience is None:
         fail(
             "--jwks-uri needs --issuer and --audience: the claims that tokens must have.",
             EXIT_REFUSED,
@@ -207,9 +213,9 @@ def envoy_config(
         admin_socket=str(admin),
         stats_port=stats_port,
         server_port=server_port,
-        jwks=None if jwks_uri is not None else TokenKeys(state_directory(state).path).jwks(),
-        issuer=issuer or ISSUER,
-        audience=audience or AUDIENCE,
+        jwks=jwks,
+        issuer=issuer,
+        audience=audience,
         sse_rotation_secs=sse_rotation,
         address=address,
         stats_address=stats_host,
