@@ -255,6 +255,11 @@ def test_help_has_a_short_option(run: Any) -> None:
     assert "Usage" in run("bucket", "create", "-h").output
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("pub", "append"), ("consume", "tail")])
+def test_a_verb_of_another_system_is_answered_with_ours(theirs: str, ours: str, run: Any) -> None:
+    assert f"It is: headrace {ours}" in run(theirs, "orders", code=2).stderr
+
+
 OFFSET = "0000000000000000_0000000000000000"
 
 

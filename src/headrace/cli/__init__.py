@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from inspect import cleandoc
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from headrace.cli.before_verb import before_verb
+from headrace.cli.options import EXIT_REFUSED, fail
 from headrace.cli.version import version_line
 
 _STREAMS = (
@@ -19,13 +21,37 @@ _STREAMS = (
 )
 _SERVER = "profile serve config verify export import token shapes bench stack pipeline"
 _PANELS = dict.fromkeys(_STREAMS.split(), "Streams") | dict.fromkeys(_SERVER.split(), "Server")
+# What other systems' commands call it.
+_NAMED_ELSEWHERE = {
+    verb: ours
+    for ours, verbs in {
+        "append": "produce publish pub put write",
+        "read": "cat get",
+        "tail": "consume follow sub",
+        "head": "info stat",
+        "delete": "rm",
+        "ls": "list topic topics",
+        "profile": "context",
+    }.items()
+    for verb in verbs.split()
+}
 _FILES = {"import": "import_"}  # a word of Python's own
+
+
+class _Verbs(TyperGroup):
+    """The verbs, and a sentence for those of nats, rpk, kcat and others."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if (ours := _NAMED_ELSEWHERE.get(args[0])) is not None:
+            fail(f"There is no command {args[0]!r}. It is: headrace {ours}", EXIT_REFUSED)
+        return super().resolve_command(ctx, args)
 
 
 def command(verbs: Iterable[str] = _PANELS) -> typer.Typer:
     """The command with these verbs; the files of the others are not loaded."""
     app = typer.Typer(
         name="headrace",
+        cls=_Verbs,
         help="Append-only streams over HTTP: the Durable Streams protocol.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,

@@ -77,7 +77,7 @@ export class Pipelines {
     this.element.hidden = this.#known.size === 0
     const now = Date.now()
     const rows = [...this.#known].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, known]) => row(name, known, now))
-    replace(this.table, section("Pipelines", null, table(["pipeline", "state", "lag", "behind", "rows", "rows/s", "heard of"], rows)))
+    replace(this.table, section("Pipelines", null, table(["pipeline", "state", "lag", "behind", "rows", "rows/s", "last report"], rows)))
   }
 }
 
