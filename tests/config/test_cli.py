@@ -146,6 +146,19 @@ def test_a_verb_does_not_wait_for_the_files_of_the_others(tmp_path: Path) -> Non
     assert "headrace.cli.tail" not in loaded
 
 
+def test_a_verb_for_streams_loads_neither_the_other_verbs_nor_settings(tmp_path: Path) -> None:
+    program = (
+        "sys.argv = ['headrace', '--url', 'http://localhost:1', 'head', '--help']\n"
+        "from headrace.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass"
+    )
+    loaded = modules_after(program, tmp_path)
+    assert "headrace.cli.head" in loaded
+    assert "headrace.cli.tail" not in loaded
+    assert "headrace.config" not in loaded
+
+
 def test_the_server_starts_without_its_http_client(tmp_path: Path) -> None:
     loaded = modules_after("import headrace.http.server", tmp_path)
     assert "headrace.subscriptions.manager" in loaded

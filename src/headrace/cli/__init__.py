@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any
@@ -107,7 +107,18 @@ def _headrace(
 
 def main() -> None:
     """The entry point of the `headrace` command."""
-    verb = sys.argv[1] if len(sys.argv) > 1 else None
+    verb = _verb(sys.argv[1:])
     # A server need not wait for the files of all the other verbs.
     app = command((verb,)) if verb in _PANELS else command()
     app(prog_name="headrace")
+
+
+def _verb(arguments: Sequence[str]) -> str | None:
+    """The first word that is neither an option nor the value of one."""
+    words = iter(arguments)
+    for word in words:
+        if word in ("--url", "--token", "--profile"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None

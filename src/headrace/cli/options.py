@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from headrace.config import ConfigError, Loaded, load
+if TYPE_CHECKING:
+    from headrace.config import Loaded
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2  # the command or the configuration is wrong; trying again will not help
@@ -40,6 +41,9 @@ def load_or_exit(
     flags: Mapping[str, str | None], profile: str | None, config_file: str | None
 ) -> Loaded:
     """The configuration, or the end of the command with one sentence; `flags` is by setting."""
+    # Imported here: the verbs of a client need no server's settings, which take 40 ms to load.
+    from headrace.config import ConfigError, load
+
     try:
         loaded = load(profile=profile, config_file=config_file, flags=flags)
     except ConfigError as error:
