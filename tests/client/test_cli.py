@@ -349,6 +349,13 @@ def test_a_refused_token_names_the_option_for_it(monkeypatch: Any, run: Any) -> 
         assert "--token or HEADRACE_TOKEN" in run("--url", server.url, "ls", code=2).stderr
 
 
+@pytest.mark.parametrize("verb", [(), ("append",), ("bucket", "ls"), ("stack",)])
+def test_help_shows_no_value_for_flags(verb: tuple[str, ...], run: Any) -> None:
+    shown = run(*verb, "-h").output
+    assert "--help" in shown
+    assert "bool" not in shown
+
+
 def test_help_breaks_lines_only_at_its_own_width(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     assert "to continue after an interruption" in run("copy", "-h").output

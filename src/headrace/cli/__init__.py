@@ -9,7 +9,7 @@ from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from headrace.cli.before_verb import before_verb
 from headrace.cli.options import EXIT_REFUSED, fail
@@ -38,7 +38,26 @@ _NAMED_ELSEWHERE = {
 _FILES = {"import": "import_"}  # a word of Python's own
 
 
-class _Verbs(TyperGroup):
+class _PlainFlags:
+    """Help in which a flag has no type: `--json <bool>` reads as if a value had to follow."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class _Verb(_PlainFlags, TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, TyperGroup):
+    pass
+
+
+class _Verbs(_Group):
     """The verbs, and a sentence for those of nats, rpk, kcat and others."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -62,10 +81,13 @@ def command(verbs: Iterable[str] = _PANELS) -> typer.Typer:
         file = _FILES.get(verb, verb)
         module = import_module(f"{__name__}.{file}")
         if hasattr(module, "app"):
-            app.add_typer(module.app, rich_help_panel=_PANELS[verb])
+            app.add_typer(module.app, cls=_Group, rich_help_panel=_PANELS[verb])
+            shown = module.app.registered_commands
         else:
-            function = getattr(module, file)
-            app.command(verb, rich_help_panel=_PANELS[verb], help=_help(function))(function)
+            app.command(verb, rich_help_panel=_PANELS[verb])(getattr(module, file))
+            shown = app.registered_commands[-1:]
+        for each in shown:
+            each.cls, each.help = _Verb, _help(each.callback)
     return app
 
 
