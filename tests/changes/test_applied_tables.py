@@ -270,6 +270,15 @@ def test_a_table_is_made_from_what_the_stream_says(make: MakeApplier) -> None:
     assert guessing.rows("made", "id", "n", "at") == [("1", None, "x"), ("2", 1.5, "y")]
 
 
+def test_a_message_that_does_not_fit_guessed_columns_is_set_aside(make: MakeApplier) -> None:
+    applier = make(Rules(keys=("id",)))
+    applier(gone("x"), put("1", {"id": 1, "n": 1}), put("y", {"n": 2}, was="z"), gone("2"))
+    assert applier.rows("items", "id", "n") == [(1, 1)]
+    assert len(applier.rejected) == 2
+    applier(put("3", {"id": 3, "n": 3}))
+    assert applier.rows("items", "id", "n") == [(1, 1), (3, 3)]
+
+
 def test_a_table_that_is_not_to_be_made_is_missed(make: MakeApplier) -> None:
     applier = make(Rules(keys=("id",), create_table=False))
     with pytest.raises(CannotApply, match=r"no table public.items. Make it, or set create_table"):

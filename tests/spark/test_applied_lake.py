@@ -20,6 +20,7 @@ from headrace.changes.rules import CannotApply, Rules
 from headrace.spark.applied_lake import delta_table, iceberg_table
 from headrace.spark.applied_lake.iceberg_files import remove_old
 from headrace.spark.applied_lake.keyed_tables import LakeFormat
+from headrace.spark.applied_lake.writer import Known
 from headrace.spark.lake.parquet_files import LakeError
 from tests.changes.appliers import RESET, LakeApplier, again, control, gone, put, schema
 
@@ -103,6 +104,26 @@ def test_a_commit_of_somebody_else_in_between_is_kept(
     monkeypatch.setattr(VERSIONS[kind], "replace", interrupted)
     applier(put("1", row(1, "new")), gone("2"), put("3", row(3)))
     assert applier.rows() == [(1, "new", "by me"), (3, "n", None)]
+
+
+def test_a_reset_removes_what_somebody_added_in_between(
+    make: Make, kind: LakeFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applier = make()
+    applier(put("1", row(1)))
+    replace = VERSIONS[kind].replace
+    others: list[int] = []
+
+    def interrupted(*given: Any) -> None:
+        if not others:
+            others.append(1)
+            other = again(applier, writer="other", query="other", known={0: Known({}, {})})
+            other(put("7", row(7)), batch=0)
+        replace(*given)
+
+    monkeypatch.setattr(VERSIONS[kind], "replace", interrupted)
+    applier(RESET, put("2", row(2)))
+    assert applier.rows() == [(2, "n")]
 
 
 def test_two_attempts_at_a_batch_add_it_once(

@@ -111,8 +111,9 @@ class DeltaVersion:
         return self._rows(pc.field(column))
 
     def _rows(self, wanted: pc.Expression) -> list[dict[str, Any]]:
-        rows: ds.Dataset = self._table.to_pyarrow_dataset()
-        found: list[dict[str, Any]] = rows.to_table(filter=wanted).to_pylist()
+        with _named_errors(self._place):
+            rows: ds.Dataset = self._table.to_pyarrow_dataset()
+            found: list[dict[str, Any]] = rows.to_table(filter=wanted).to_pylist()
         return found
 
     def replace(self, batch: BatchId, change: Replacement) -> None:

@@ -28,14 +28,14 @@ class FedTable:
         change = self._change_keys.named(change, keys)
         if not isinstance(change, Put):
             self._batch.check(change)
-            self._batch.add(change)
+            self._batch.add(change, reject)
             return
         self._learn(change)
         whole = self._completed(change, keys)
         self._batch.check(whole)
         for name, value in change.fields.items():
             self._batch.want(name, value)
-        self._batch.add(whole)
+        self._batch.add(whole, reject)
 
     def _learn(self, change: Put) -> None:
         new = [name for name in change.fields if name not in self.columns]

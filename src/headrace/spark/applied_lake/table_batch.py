@@ -7,14 +7,14 @@ before anything is committed; the commit is repeated if somebody else's came in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from headrace.backoff import Backoff
-from headrace.changes.events import Clear, ColumnShape, Row
+from headrace.changes.events import Clear, ColumnShape, NotAChange, Row
 from headrace.changes.guessed_types import guessed
 from headrace.changes.rules import (
     CURRENT,
@@ -37,6 +37,8 @@ from headrace.spark.lake.table_history import GONE, TableMark
 
 _ATTEMPTS: Final = 20
 _RETRY_SECS: Final = Backoff(0.05, 2.0)
+Reject = Callable[[str], None]
+
 _HISTORY_TYPES: Final = {VALID_FROM: UTC_TIME, VALID_TO: UTC_TIME, CURRENT: pa.bool_()}
 
 
@@ -59,6 +61,7 @@ class TableBatch:
         self._rules = batch.rules
         self._mark = mark
         self._steps: list[Step] = []
+        self._rejects: dict[int, Reject] = {}  # by the place of a step
         self._shape: dict[str, ColumnShape] = {}
         self._guesses: dict[str, list[bytes]] = {}  # values of new columns that nothing describes
         self._wanted: list[str] = []  # new columns, in their order
@@ -117,7 +120,8 @@ class TableBatch:
     def check(self, change: Row) -> None:
         RowValues(self._columns, self.keys).check(change)
 
-    def add(self, change: Row) -> None:
+    def add(self, change: Row, reject: Reject) -> None:
+        self._rejects[len(self._steps)] = reject
         self._steps.append(change)
 
     def clear(self, clear: Clear) -> None:
@@ -129,7 +133,7 @@ class TableBatch:
     # -- the commit -----------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Find what stops the batch, before anything of it is committed."""
+        """Find what stops the batch or is to be set aside, before anything is committed."""
         if self._stored is not None:
             self._refuse_lost(self._stored)
             self._refuse_another_checkpoint(self._stored)
@@ -147,6 +151,22 @@ class TableBatch:
         absent = [key for key in keys if key not in self._columns]
         if absent and self._stored is not None:
             raise CannotApply(f"{self._name} has no column {absent[0]}, a key: set keys.")
+        if absent or any(field is None for field in self._columns.values()):
+            self._check_guessed()
+
+    def _check_guessed(self) -> None:
+        """Reject what does not fit columns that got their type from the values of others."""
+        new = [name for name in (*self.keys, *self._columns) if self._columns.get(name) is None]
+        self._columns |= {field.name: field for field in self._described(new)}
+        steps = []
+        for number, step in enumerate(self._steps):
+            try:
+                if not isinstance(step, Clear):
+                    self.check(step)
+                steps.append(step)
+            except NotAChange as error:
+                self._rejects[number](str(error))
+        self._steps = steps
 
     def _refuse_lost(self, stored: Version) -> None:
         if self._mark is not None and self._batch.exactly_once:

@@ -59,16 +59,16 @@ def apply(
 
     streams = dict(known.streams)
     mine: set[str] = set()
-    rejected: list[Rejected] = []
+    changes: list[StreamChanges] = []
     rows = 0
     for stream, messages in groupby(messages_of(batches), lambda message: message.stream):
         memory = LakeMemory(streams, stream, pending_dir(lake.root, batch.id.query))
-        changes = StreamChanges(batch.rules, memory, stream, open_table)
-        rows += changes.apply(messages)
-        rejected += changes.rejected
+        changes.append(StreamChanges(batch.rules, memory, stream, open_table))
+        rows += changes[-1].apply(messages)
         mine.add(stream)
     for table in tables.values():
         table.prepare()
+    rejected = [each for part in changes for each in part.rejected]
     reject(rejected)
     marks = {name: mark for name, table in tables.items() if (mark := table.commit()) is not None}
     return Applied(
