@@ -13,11 +13,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from headrace.changes.rules import CannotApply, Rules
 from headrace.spark.applied_lake import delta_table, iceberg_table
+from headrace.spark.applied_lake.column_types import UTC_TIME
 from headrace.spark.applied_lake.iceberg_files import remove_old
 from headrace.spark.applied_lake.keyed_tables import LakeFormat
 from headrace.spark.applied_lake.writer import Known
@@ -209,6 +211,22 @@ def test_a_table_that_does_not_name_its_key_needs_it_said(make: Make) -> None:
     applier.rules = Rules(keys=("id",))
     applier(put("1", row(1)))
     assert names(applier) == ["n"]
+
+
+def test_a_column_that_must_have_a_value_refuses_a_row_without_one(
+    make: Make, kind: LakeFormat
+) -> None:
+    applier = make(history=True)
+    times = [pa.field(name, UTC_TIME, name == "valid_to") for name in ("valid_from", "valid_to")]
+    columns = [pa.field("id", pa.int32(), False), pa.field("name", pa.string(), False)]
+    current = pa.field("current", pa.bool_(), False)
+    applier.lake.table("items").create(pa.schema([*columns, *times, current]), ("id",))
+    applier(put("2", row(2)), put("1", {"id": 1}), put("3", {"id": 3, "name": None}))
+    applier(put("2", {"id": 2}, unchanged=["name"]))
+    assert names(applier) == ["n", "n"]
+    assert applier.reasons == 2 * ["name has no value, and the table requires one"]
+    with pytest.raises(CannotApply, match="The row '4' has no value for name, which the table"):
+        applier(put("4", {"id": 4}, unchanged=["name"]))
 
 
 def test_columns_have_the_types_of_their_source_and_values_those_of_columns(make: Make) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.changes.events import Fields, NotAChange, Put, Row
 from headrace.changes.folding import Version
 from headrace.changes.row_keys import key_values
+from headrace.changes.rules import CannotApply
 from headrace.spark.applied_lake.arrow_values import key_part_of, value_of
 from headrace.spark.applied_lake.keyed_tables import Key
 
@@ -70,6 +71,13 @@ class RowValues:
     def row(self, version: Version, base: Values | None) -> Values:
         """A row; what the version leaves out is as in `base`."""
         kept = {name: (base or {}).get(name) for name in version.missing}
+        for name, value in kept.items():
+            field = self._columns.get(name)
+            if value is None and field is not None and not field.nullable:
+                raise CannotApply(
+                    f"The row {version.key!r} has no value for {name}, which the table requires: "
+                    "its change leaves it out, and there was no such row before."
+                )
         key = dict(zip(self._keys, self.key(version.key), strict=True))
         return kept | key | self.values(version.fields)
 

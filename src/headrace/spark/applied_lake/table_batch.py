@@ -118,7 +118,11 @@ class TableBatch:
                 self._guesses.pop(each.name, None)
 
     def check(self, change: Row) -> None:
-        RowValues(self._columns, self.keys).check(change)
+        """NotAChange if the table cannot hold it. The columns of history are not the source's."""
+        columns = self._columns
+        if self._rules.history:
+            columns = {name: field for name, field in columns.items() if name not in HISTORY}
+        RowValues(columns, self.keys).check(change)
 
     def add(self, change: Row, reject: Reject) -> None:
         self._rejects[len(self._steps)] = reject
