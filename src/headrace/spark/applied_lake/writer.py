@@ -69,6 +69,8 @@ def apply(
     for table in tables.values():
         table.prepare()
     rejected = [each for part in changes for each in part.rejected]
+    # In one order, whenever each was found: a repeated batch sends the same records alike.
+    rejected.sort(key=lambda each: (each.row["stream"], each.row["offset"]))
     reject(rejected)
     marks = {name: mark for name, table in tables.items() if (mark := table.commit()) is not None}
     return Applied(
