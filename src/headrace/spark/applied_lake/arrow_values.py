@@ -75,12 +75,17 @@ def _booleans(kind: pa.DataType) -> Reader:
 
 
 def _integers(kind: pa.DataType) -> Reader:
+    is_signed = types.is_signed_integer(kind)
+    beyond = 1 << (kind.bit_width - is_signed)
+    least = -beyond if is_signed else 0
+
     def read(value: bytes) -> int:
         text = _text(value)
         if not (text.isascii() and text.removeprefix("-").isdigit()):
             raise ValueError(text)
         found = int(text)
-        pa.scalar(found, kind)  # which says if it is too large
+        if not least <= found < beyond:
+            raise OverflowError(text)
         return found
 
     return read
