@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from headrace.changes.row_keys import key_text
 from headrace.changes.rules import CannotApply, Rules
 from headrace.spark.applied_lake import delta_table, iceberg_table
 from headrace.spark.applied_lake.column_types import UTC_TIME
@@ -256,6 +257,59 @@ def test_columns_have_the_types_of_their_source_and_values_those_of_columns(make
     }  # fmt: skip
     applier(gone(str(2**60)))
     assert (applier.rows(), applier.reasons) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("type_", "texts"),
+    [
+        ("bigint", ["-1", "7"]), ("text", ["", "a/%"]), ("boolean", ["true", "false"]),
+        ("date", ["2026-01-01", "2026-01-02"]), ("numeric(6,2)", ["1.50", "-2.00"]),
+        ("timestamp with time zone", ["2026-01-01 00:00:00+00", "2026-01-01 00:00:00.5+00"]),
+        ("timestamp", ["2026-01-01 00:00:00", "2026-01-02 00:00:00"]),
+        ("bytea", ["\\x00", "\\xff"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("history", [False, True])
+def test_a_key_may_be_of_any_plain_type(
+    make: Make, type_: str, texts: list[str], history: bool
+) -> None:
+    applier = make(keys=(), history=history)
+    applier(schema(f"k {type_}", "n integer", "v text", keys=("k", "n")))
+    keys = [key_text([text, str(n)]) for text in texts for n in range(2)]
+    rows = [{"k": text, "n": n} for text in texts for n in range(2)]
+    applier(*(put(key, row | {"v": "old"}) for key, row in zip(keys, rows, strict=True)))
+    applier(put(keys[0], rows[0], unchanged=["v"]), put(keys[1], rows[1]), gone(keys[2]))
+    current = [row for row in applier.dicts() if row.get("current", True)]
+    assert sorted((row["n"], row["v"] or "") for row in current) == [
+        (0, "old"),
+        (1, ""),
+        (1, "old"),
+    ]
+    assert len(applier.dicts()) == (6 if history else 3)
+
+
+def test_a_stored_row_is_found_in_whichever_file_it_is(make: Make, kind: LakeFormat) -> None:
+    """Bounds of texts may be cut, and a merged file has others."""
+    applier = make(keys=())
+    applier(schema("id text", "n integer", "v text"))
+    long = "é" * 100
+    texts = ["", "a", long + "a", long + "b", "z"]
+    for text in texts:
+        applier(put(key_text([text]), {"id": text, "n": 1, "v": "old"}))
+    for number in range(2):
+        for text in texts:
+            change = {"id": text, "n": number + 2}
+            applier(put(key_text([text]), change, unchanged=["v"]))
+        applier.lake.table("items").merge_files()
+    assert applier.rows() == [(text, 3, "old") for text in sorted(texts)]
+
+
+def test_many_keys_at_once_are_found_by_their_bounds(make: Make) -> None:
+    applier = make(history=True)
+    applier(*(put(str(n), row(n)) for n in range(600)))
+    applier(*(put(str(n), row(n, "new")) for n in range(0, 600, 2)))
+    current = [row["id"] for row in applier.dicts() if row["current"]]
+    assert (len(applier.dicts()), sorted(current)) == (900, list(range(600)))
 
 
 @pytest.mark.parametrize(

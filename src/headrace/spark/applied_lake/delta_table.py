@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _KEY: Final = "headrace.key"  # of a column: its place in the key
 _WRITER: Final = "headrace.writer."
 _IS_GONE: Final = "headrace_gone"
+# Types whose bounds in the log are exact, or wider: those of times are cut to milliseconds.
+_BOUNDED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
 
 
 @dataclass(frozen=True)
@@ -101,20 +103,45 @@ class DeltaVersion:
         if not wanted:
             return []
         held = set(wanted)
-        near = pc.scalar(True)
-        for number, key in enumerate(keys):
-            values = pa.array({each[number] for each in wanted}, self.schema.field(key).type)
-            near = near & pc.field(key).isin(values)
-        return [row for row in self._rows(near) if tuple(row[key] for key in keys) in held]
+        found: list[dict[str, Any]] = []
+        for rows in self._files(keys[0], {each[0] for each in wanted}):
+            near = rows
+            for number, key in enumerate(keys):
+                values = pa.array({each[number] for each in wanted}, self.schema.field(key).type)
+                near = near.filter(pc.is_in(near[key], value_set=values))
+            found += [row for row in near.to_pylist() if tuple(row[key] for key in keys) in held]
+        return found
 
     def rows_where(self, column: str) -> list[dict[str, Any]]:
-        return self._rows(pc.field(column))
+        return [row for rows in self._files() for row in rows.filter(rows[column]).to_pylist()]
 
-    def _rows(self, wanted: pc.Expression) -> list[dict[str, Any]]:
+    def _files(self, key: str = "", values: Collection[Any] = ()) -> Iterator[pa.Table]:
+        """The rows of each file, except of those whose bounds say that they have none of `values`.
+
+        Not by a filter of Arrow's: MERGE writes texts as views, with which its filters fail.
+        """
         with _named_errors(self._place):
-            rows: ds.Dataset = self._table.to_pyarrow_dataset()
-            found: list[dict[str, Any]] = rows.to_table(filter=wanted).to_pylist()
-        return found
+            skipped = self._beyond(key, values)
+            files: ds.Dataset = self._table.to_pyarrow_dataset()
+            for fragment in files.get_fragments():
+                if fragment.path not in skipped:
+                    yield fragment.to_table(schema=files.schema)
+
+    def _beyond(self, key: str, values: Collection[Any]) -> set[str]:
+        """The files without any of the values, as far as the log says."""
+        if not key or not any(is_kind(self.schema.field(key).type) for is_kind in _BOUNDED):
+            return set()
+        log = pa.table(self._table.get_add_actions(flatten=True))
+        bounds = (f"min.{key}", f"max.{key}")
+        if not set(bounds) <= set(log.column_names):
+            return set()
+        least, greatest = min(values), max(values)
+        rows = zip(*(log[name].to_pylist() for name in ("path", *bounds)), strict=True)
+        return {
+            path
+            for path, low, high in rows
+            if low is not None and high is not None and (greatest < low or high < least)
+        }
 
     def replace(self, batch: BatchId, change: Replacement) -> None:
         from deltalake import write_deltalake

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.spark.applied_lake.iceberg_files import merge_small, remove_old, whole_file
 from headrace.spark.applied_lake.keyed_tables import (
@@ -140,8 +141,11 @@ class IcebergVersion:
         if not wanted:
             return []
         held = set(wanted)
-        rows = self._read(_near(keys[0], {each[0] for each in wanted})).to_pylist()
-        return [row for row in rows if tuple(row[key] for key in keys) in held]
+        rows = self._read(_near(keys[0], {each[0] for each in wanted}))
+        for number, key in enumerate(keys):
+            values = pa.array({each[number] for each in wanted}, self.schema.field(key).type)
+            rows = rows.filter(pc.is_in(rows[key], value_set=values))
+        return [row for row in rows.to_pylist() if tuple(row[key] for key in keys) in held]
 
     def rows_where(self, column: str) -> list[dict[str, Any]]:
         from pyiceberg.expressions import EqualTo
