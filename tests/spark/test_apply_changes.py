@@ -78,7 +78,7 @@ def test_a_batch_that_was_applied_and_not_noted_is_not_applied_again(
         run_once(spark, apply_changes, config, tmp_path / "other")
     assert rows(database, history) == expected
     execute(database, 'truncate "applied-once"')
-    carry_out(plan(config, Run(True, tmp_path / "other")))
+    carry_out(plan(config, Run(True, tmp_path / "other"), checkpoint_lost=True))
     run_once(spark, apply_changes, config, tmp_path / "other")
     assert rows(database, history) == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import psycopg
@@ -11,13 +12,16 @@ from typer.testing import CliRunner
 
 from headrace.cli.pipeline import app
 from headrace.client import Client
+from headrace.postgres import ledger
+from headrace.postgres.apply import registry
 from headrace.postgres.slot_figures import slot_figures
 from headrace.spark.pipelines import apply_changes, archive, names, pipeline, postgres_to_stream
 from headrace.spark.pipelines import stream_to_postgres as s2p
 from headrace.spark.pipelines.backfill import backfill
 from headrace.spark.pipelines.base import ConfigError, PipelineConfig, Run
+from headrace.spark.pipelines.progress import Progress
 from headrace.spark.pipelines.redrive import redrive
-from headrace.spark.pipelines.reset import plan
+from headrace.spark.pipelines.reset import carry_out, plan
 from headrace.spark.pipelines.runner import PipelineSpec
 from headrace.spark.pipelines.state_lock import locked
 from headrace.testing.server_process import ServerProcess
@@ -76,6 +80,96 @@ def test_a_reset_says_what_follows_and_changes_nothing_before_it_is_confirmed(
     assert headrace(*command, "--yes")[0] == 0
     run_once(spark, s2p, config, state)
     assert rows(database, "select count(*) from session_events") == [(4,)]
+
+
+INTO_POSTGRES = {"stream-to-postgres": s2p, "apply-changes": apply_changes}
+
+
+def ledger_of(database: str, writer: str, query: str) -> None:
+    """What a batch of `query` leaves in Postgres, for each pipeline that writes there."""
+    registry.prepare.__wrapped__(database)
+    ledger.prepare.__wrapped__(database)
+    with psycopg.connect(database) as connection:
+        connection.execute("insert into headrace.ledger values (%s, 0, 7, %s)", (writer, query))
+        connection.execute("insert into headrace.ledger_runs values (%s, 'r', '{}')", (writer,))
+        connection.execute(
+            "insert into headrace.applied_streams values (%s, 's', 't', '[]')", (writer,)
+        )
+
+
+def checkpoint_of(state: Path, query: str) -> None:
+    (state / "checkpoint").mkdir(parents=True)
+    (state / "checkpoint" / "metadata").write_text(json.dumps({"id": query}))
+
+
+def kept_of(database: str) -> tuple[int, ...]:
+    return tuple(
+        rows(database, f"select count(*) from headrace.{table}")[0][0]
+        for table in ("ledger", "ledger_runs")
+    )
+
+
+@pytest.mark.parametrize("name", sorted(INTO_POSTGRES))
+def test_a_reset_with_a_wrong_state_leaves_the_ledger_of_another_checkpoint_alone(
+    name: str, database: str, tmp_path: Path
+) -> None:
+    config = INTO_POSTGRES[name].Config(postgres=database)
+    ledger_of(database, config.writer, "theirs")
+    file = tmp_path / "c.toml"
+    file.write_text(f'[{name}]\npostgres = "{database}"\n')
+    command = ["reset", name, "--config", str(file), "--state", str(tmp_path), "--yes"]
+    code, output = headrace(*command)
+    assert (code, "has no checkpoint of" in output) == (2, True), output
+    assert "add --checkpoint-lost" in output
+    assert not (tmp_path / name).exists()
+
+    checkpoint_of(tmp_path / name, "ours")
+    code, output = headrace(*command)
+    assert code == 0, output
+    assert "from another checkpoint, of the query theirs at batch 7, and is left alone" in output
+    assert kept_of(database) == (1, 1)
+    assert not (tmp_path / name / "checkpoint").exists(), "its own state is forgotten"
+
+    code, output = headrace(*command, "--checkpoint-lost")
+    assert code == 0, output
+    assert "they are of another checkpoint, said lost, of the query theirs" in output
+    assert kept_of(database) == (0, 0)
+
+
+@pytest.mark.parametrize("name", sorted(INTO_POSTGRES))
+def test_a_reset_forgets_the_ledger_of_its_own_checkpoint(
+    name: str, database: str, tmp_path: Path
+) -> None:
+    config = INTO_POSTGRES[name].Config(postgres=database)
+    ledger_of(database, config.writer, "ours")
+    ledger_of(database, "another-writer", "theirs")
+    checkpoint_of(tmp_path, "ours")
+    steps = plan(config, Run(False, tmp_path))
+    assert "up to batch 7: they are of this checkpoint, of the query ours" in steps[0].sentence
+    carry_out(steps)
+    assert kept_of(database) == (1, 1)
+    applied = rows(database, "select count(*) from headrace.applied_streams")
+    assert applied == [(1 if name == "apply-changes" else 2,)]
+
+
+def test_a_checkpoint_that_begins_while_a_reset_asks_keeps_its_ledger(
+    database: str, tmp_path: Path
+) -> None:
+    config = s2p.Config(postgres=database)
+    ledger_of(database, config.writer, "ours")
+    checkpoint_of(tmp_path, "ours")
+    steps = plan(config, Run(False, tmp_path))
+    with psycopg.connect(database) as connection:
+        connection.execute("update headrace.ledger set query = 'theirs'")
+    carry_out(steps)
+    assert kept_of(database) == (1, 1)
+
+
+@pytest.mark.parametrize("name", sorted(names()))
+def test_a_reset_of_a_state_that_is_not_there_is_refused(name: str, tmp_path: Path) -> None:
+    code, output = headrace("reset", name, "--state", str(tmp_path / "nowhere"), "--yes")
+    assert (code, "was reset" in output) == (2, False), output
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_reset_lets_a_lost_checkpoint_begin_again_with_its_slot_and_streams(
@@ -149,19 +243,28 @@ def test_a_reset_leaves_the_slot_of_another_checkpoint_alone(
     steps = plan(config, Run(False, tmp_path))
     assert "belongs to another consumer, abc of db1:/state, and is left" in steps[0].sentence
     assert steps[0].carry_out is None
+    (lost, *_) = plan(config, Run(False, tmp_path), checkpoint_lost=True)
+    assert "is released, from the consumer abc of db1:/state" in lost.sentence
+    assert lost.carry_out is not None
+    lost.carry_out()
+    assert rows(database, "select owner from headrace.slots") == [(None,)]
 
 
 def test_a_running_pipeline_is_not_reset(
     server: ServerProcess, database: str, tmp_path: Path
 ) -> None:
     with locked(tmp_path / "compact"):
+        Progress("compact", 1).write(tmp_path / "compact")
         code, output = headrace("reset", "compact", "--state", str(tmp_path), "--yes")
     assert (code, "is in use by the process" in output) == (2, True)
 
 
 @pytest.mark.parametrize("name", sorted(set(names()) - {"postgres-to-stream"}))
-def test_a_reset_of_every_pipeline_says_what_the_next_run_does(name: str, tmp_path: Path) -> None:
-    steps = plan(pipeline(name).configure({}), Run(False, tmp_path))
+def test_a_reset_of_every_pipeline_says_what_the_next_run_does(
+    name: str, database: str, tmp_path: Path
+) -> None:
+    given = {"postgres": database} if name in INTO_POSTGRES else {}
+    steps = plan(pipeline(name).configure(given), Run(False, tmp_path))
     assert len(steps) >= 2
     assert all(step.sentence.endswith(".") for step in steps)
 

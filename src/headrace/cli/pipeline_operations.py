@@ -41,11 +41,19 @@ def reset(
     name: NameArgument,
     config: ConfigOption = None,
     state: StateOption = DEFAULT_STATE,
+    checkpoint_lost: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoint-lost",
+            help="The checkpoint that Postgres knows is lost: forget its ledger or slot, too.",
+        ),
+    ] = False,
     yes: YesOption = False,
 ) -> None:
     """Forget a pipeline's state, so that its next run starts from the beginning.
 
-    Says what that means for this pipeline and asks before it changes anything.
+    Says what that means for this pipeline and asks before it changes anything. What belongs to
+    another checkpoint is left alone, unless that is said to be lost.
     """
     need_spark()
     from headrace.spark.pipelines import reset as resetting
@@ -55,8 +63,10 @@ def reset(
     with _refusals():
         found, _ = configured(name, config)
         run = Run(False, state_dir(state) / name)
+        if not checkpoint_lost:
+            resetting.refuse_without_state(name, found, run)
         with locked(run.state_dir):
-            steps = resetting.plan(found, run)
+            steps = resetting.plan(found, run, checkpoint_lost=checkpoint_lost)
             _confirm([step.sentence for step in steps], yes)
             resetting.carry_out(steps)
     typer.echo(f"{name} was reset.")

@@ -267,7 +267,8 @@ def _miss_lost_commits(connection: psycopg.Connection, claim: Claim) -> None:
         )
     raise SinkError(
         f"The writer {claim.writer!r} has committed batch {batch}, and the ledger {lost}: Postgres "
-        "has lost commits, as in a failover to a standby that was behind or a restore. Nothing "
+        "has lost commits, as in a failover to a standby that was behind or a restore, or the "
+        "writer was forgotten there. Nothing "
         f"more is written. To write what is lost once more: {again}. To go on without it: delete "
         f"{claim.committed.note}."
     )
@@ -294,7 +295,8 @@ def _other_checkpoint(claim: Claim, batch: int) -> str:
     return (
         f"The ledger knows the writer {claim.writer!r} from another checkpoint, at batch {batch}. "
         "If two pipelines run, give this one another writer: set writer. If that checkpoint is "
-        "lost, decide about the rows it wrote, then: "
+        "lost, decide about the rows it wrote, then run `headrace pipeline reset NAME "
+        "--checkpoint-lost`; for a query of your own: "
         f"delete from headrace.ledger where writer = '{claim.writer}';"
     )
 

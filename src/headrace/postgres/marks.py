@@ -73,7 +73,8 @@ class Marks:
         raise SlotError(
             f"The checkpoint is older than the slot {name}: it goes on at {lsn_text(lsn)}, and the "
             f"changes up to {lsn_text(delivered)} were delivered and released. Is it a copy or a "
-            "backup? Go on with the newest one. If that is lost, start with an empty one (in a "
-            "pipeline, with another --state), which begins with a fresh snapshot; first run: "
+            "backup? Go on with the newest one. If that is lost, run `headrace pipeline reset "
+            "postgres-to-stream`, after which it begins with a fresh snapshot; "
+            "for a query of your own, start with an empty checkpoint, and first run: "
             f"update headrace.slots set owner = null where slot = '{name}';"
         )

@@ -33,7 +33,7 @@ makes up a name for itself and carries it in its position. It becomes the owner 
 comes with a position that has the name in it, which proves that its checkpoint is durable. Another
 name is then refused before anything is touched (`check_owner`). A consumer that crashes before its
 first checkpoint owns nothing. An owner whose checkpoint is lost never comes back: an operator has
-to release the slot, with the statement in the error.
+to release the slot, as the error says.
 """
 
 from __future__ import annotations
@@ -215,7 +215,8 @@ class Slot:
                 f"The slot {self.name} belongs to another consumer, {noted.owner} of "
                 f"{noted.owner_name}: two that read one slot would get a part of the changes each. "
                 f"Give this one its own and set slot, for example to {self.name}_2. If the "
-                "checkpoint of the other is lost, or it shall not go on, run: "
+                "checkpoint of the other is lost, or it shall not go on, run `headrace pipeline "
+                "reset postgres-to-stream --checkpoint-lost`; for a query of your own: "
                 f"update headrace.slots set owner = null where slot = '{self.name}';"
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -72,6 +73,13 @@ class Run:
     def has_begun(self) -> bool:
         """Whether the checkpoint has the plan of a batch."""
         return any((self.checkpoint / "offsets").glob("*"))
+
+    def query_id(self) -> str | None:
+        """The id that Spark gave the checkpoint's query; None without a checkpoint."""
+        try:
+            return str(json.loads((self.checkpoint / "metadata").read_text("utf-8"))["id"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
 
     def producer(self, name: str) -> str:
         """The producer `name` of this state. After a reset batches count from 0 again, which the

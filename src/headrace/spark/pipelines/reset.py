@@ -5,6 +5,9 @@ replication slot belongs to it, and streams know its producer: without them a ru
 checkpoint is refused, so that nothing is written twice by accident. A reset changes all of them
 together, after saying what follows. Postgres comes first: if it cannot be reached, nothing has
 changed, and a reset that was interrupted can be repeated.
+
+What belongs to another checkpoint is left alone: with a wrong --state that is a pipeline which is
+well. Only someone who knows that the other checkpoint is lost can say so (`checkpoint_lost`).
 """
 
 from __future__ import annotations
@@ -17,9 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
-from headrace.postgres.catalog import exists
+from headrace.postgres.ledger_owners import APPLIED, LEDGER, forget, owner_of
 from headrace.postgres.slots import Slot
 from headrace.spark.applied_lake import stream_memory
 from headrace.spark.offset_log import query_id
@@ -32,11 +33,11 @@ from headrace.spark.pipelines import (
     sessions,
     stream_to_postgres,
 )
-from headrace.spark.pipelines.base import RESETS_FILE, PipelineConfig, Run
+from headrace.spark.pipelines.base import RESETS_FILE, ConfigError, PipelineConfig, Run
 from headrace.spark.pipelines.progress import PROGRESS_FILE
 
-_LEDGER = ("headrace.ledger", "headrace.ledger_runs")
-_APPLIED = ("headrace.applied_streams", "headrace.applied_pending")
+LOST_OPTION = "--checkpoint-lost"
+_WITHOUT_CHECKPOINT = (compact.Config, replay.Config)  # they have progress, or a version
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,28 @@ class Step:
     carry_out: Callable[[], None] | None = None
 
 
-def plan(config: PipelineConfig, run: Run) -> list[Step]:
-    """What a reset does, in the order in which it is done."""
-    return [*_outside(config, run), _forget_files(run)]
+def refuse_without_state(name: str, config: PipelineConfig, run: Run) -> None:
+    """Refuse a state that has nothing to forget: --state is wrong, or the checkpoint is lost."""
+    if isinstance(config, _WITHOUT_CHECKPOINT):
+        files = (PROGRESS_FILE, replay.VERSION_FILE)
+        if not any((run.state_dir / file).exists() for file in files):
+            raise ConfigError(
+                f"{run.state_dir} has no state of {name}, so there is nothing to reset. Is --state "
+                "the one that it runs with?"
+            )
+    elif not run.checkpoint.is_dir():
+        raise ConfigError(
+            f"{run.state_dir} has no checkpoint of {name}, and nothing was changed. Give the "
+            f"--state that it runs with. If its checkpoint is lost, add {LOST_OPTION}."
+        )
+
+
+def plan(config: PipelineConfig, run: Run, *, checkpoint_lost: bool = False) -> list[Step]:
+    """What a reset does, in the order in which it is done.
+
+    With `checkpoint_lost` also to what Postgres holds for another checkpoint than that of `run`.
+    """
+    return [*_outside(config, run, checkpoint_lost), _forget_files(run)]
 
 
 def carry_out(steps: list[Step]) -> None:
@@ -58,16 +78,17 @@ def carry_out(steps: list[Step]) -> None:
             step.carry_out()
 
 
-def _outside(config: PipelineConfig, run: Run) -> list[Step]:
+def _outside(config: PipelineConfig, run: Run, lost: bool) -> list[Step]:
     match config:
         case stream_to_postgres.Config():
-            return [_forget_writer(config, _LEDGER), _reads_again(config)]
+            return _after_forgetting(config, run, lost, LEDGER, _reads_again(config))
         case apply_changes.Config():
             if config.is_lake:
                 return [_new_writer(config, run), _applies_again(config)]
-            return [_forget_writer(config, (*_LEDGER, *_APPLIED)), _applies_again(config)]
+            tables = (*LEDGER, *APPLIED)
+            return _after_forgetting(config, run, lost, tables, _applies_again(config))
         case postgres_to_stream.Config():
-            slot = [] if config.electric else [_release_slot(config, run)]
+            slot = [] if config.electric else [_release_slot(config, run, lost)]
             return [*slot, _new_producer(config, run)]
         case archive.Config():
             return [
@@ -96,19 +117,37 @@ def _outside(config: PipelineConfig, run: Run) -> list[Step]:
     raise AssertionError(f"a reset of {type(config)} is not described")
 
 
-def _forget_writer(
-    config: stream_to_postgres.Config | apply_changes.Config, tables: Sequence[str]
-) -> Step:
-    def forget() -> None:
-        with psycopg.connect(config.postgres) as connection:
-            for table in tables:
-                if exists(connection, table):
-                    query = f"delete from {table} where writer = %s"
-                    connection.execute(query.encode(), (config.writer,))
-
-    return Step(
-        f"The ledger in Postgres forgets the batches of the writer {config.writer}.", forget
-    )
+def _after_forgetting(
+    config: stream_to_postgres.Config | apply_changes.Config,
+    run: Run,
+    lost: bool,
+    tables: Sequence[str],
+    follows: Step,
+) -> list[Step]:
+    """The ledger forgets the writer, if it knows it from this checkpoint; then `follows`."""
+    url, writer = config.postgres, config.writer
+    owner, own_query = owner_of(url, writer), run.query_id()
+    if owner is not None and owner.query != own_query and not lost:
+        return [
+            Step(
+                f"The ledger in Postgres knows the writer {writer} from another checkpoint, of the "
+                f"query {owner.query} at batch {owner.batch}, and is left alone. The next run is "
+                "refused until it has a writer of its own (set writer). If that checkpoint is "
+                f"lost, add {LOST_OPTION}."
+            )
+        ]
+    whose = "which has none of it"
+    if owner is not None:
+        of = "this checkpoint" if owner.query == own_query else "another checkpoint, said lost"
+        whose = f"up to batch {owner.batch}: they are of {of}, of the query {owner.query}"
+    query = owner.query if owner is not None else None
+    return [
+        Step(
+            f"The ledger in Postgres forgets the batches of the writer {writer}, {whose}.",
+            lambda: forget(url, writer, query, tables),
+        ),
+        follows,
+    ]
 
 
 def _reads_again(config: stream_to_postgres.Config) -> Step:
@@ -139,22 +178,25 @@ def _applies_again(config: apply_changes.Config) -> Step:
     )
 
 
-def _release_slot(config: postgres_to_stream.Config, run: Run) -> Step:
+def _release_slot(config: postgres_to_stream.Config, run: Run, lost: bool) -> Step:
     slot = Slot(config.postgres, config.slot, config.tables)
     owner = slot.owner()
     if owner is None:
         return Step(f"The slot {slot.name} has no owner, so the next run may use it.")
     owner_id, owner_name = owner
-    if owner_id != _owner_in(run) and owner_name != postgres_to_stream.consumer_name(run):
+    is_own = owner_id == _owner_in(run) or owner_name == postgres_to_stream.consumer_name(run)
+    if not (is_own or lost):
         return Step(
             f"The slot {slot.name} belongs to another consumer, {owner_id} of {owner_name}, and is "
-            "left alone. The next run is refused until it has a slot of its own."
+            "left alone. The next run is refused until it has a slot of its own (set slot). If "
+            f"the checkpoint of that consumer is lost, add {LOST_OPTION}."
         )
     follows = "a reset and all rows of its tables"
     if config.snapshot == "never":
         follows = "the changes that the slot still holds; the last batch may be repeated"
+    of = "" if is_own else f", from the consumer {owner_id} of {owner_name}"
     return Step(
-        f"The slot {slot.name} is released. It holds log in Postgres until the next run, which "
+        f"The slot {slot.name} is released{of}. It holds log in Postgres until the next run, which "
         f"starts with {follows}. If there is no next run, use `headrace pipeline drop-slot`.",
         lambda: slot.release(owner_id),
     )
