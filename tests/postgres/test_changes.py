@@ -402,16 +402,16 @@ def test_a_sink_that_writes_without_a_pause_neither_holds_up_a_batch_nor_the_log
     left_out = 0
     with consuming(database, "items") as consumer:
         assert consumer.is_quiet()
-        feed, receive = consumer.feed, Replication.receive
+        feed, receive = consumer.feed, Replication.receive_several
 
-        def after_one_more(reader: Replication, wait_secs: float) -> bytes | None:
+        def after_one_more(reader: Replication, wait_secs: float, *room: int) -> list[bytes]:
             nonlocal left_out
             if left_out < 40:
                 left_out += 1
                 write_as(database, "headrace_0", f"insert into items values ({left_out})")
-            return receive(reader, max(wait_secs, 20.0) if left_out < 40 else wait_secs)
+            return receive(reader, max(wait_secs, 20.0) if left_out < 40 else wait_secs, *room)
 
-        monkeypatch.setattr(Replication, "receive", after_one_more)
+        monkeypatch.setattr(Replication, "receive_several", after_one_more)
         found = feed.next_batch(consumer.at, **BOUNDS, wait_secs=0)
         assert not found.changes
         assert left_out < 40, "it did not wait for the end of what is left out"

@@ -25,6 +25,7 @@ import psycopg
 
 from headrace.backoff import Backoff
 from headrace.postgres.catalog import check_identity, primary_key
+from headrace.postgres.change_table import NO_CHANGES, ChangeTable
 from headrace.postgres.collector import (
     REST_OF_TRANSACTION_SECS,
     BatchEnd,
@@ -62,7 +63,7 @@ class Batch:
 
     start: FeedPosition
     end: FeedPosition
-    changes: list[Change]
+    changes: ChangeTable
 
 
 class ChangeFeed:
@@ -153,7 +154,7 @@ class ChangeFeed:
         bounds = BatchEnd(rows_max, bytes_max, wait_secs, until)
         return self._retrying(lambda: self._next_batch(start, bounds), wait_secs)
 
-    def reread(self, start: FeedPosition, end: FeedPosition) -> list[Change]:
+    def reread(self, start: FeedPosition, end: FeedPosition) -> ChangeTable:
         """The changes of a batch planned earlier, after a restart or in another process.
 
         Of a generation that is gone there is nothing to read: the next one's snapshot has it all.
@@ -185,7 +186,7 @@ class ChangeFeed:
                 return self._marked(self._copy_batch(start, at, copy, bounds))
             bounds = replace(bounds, until=max(bounds.until or 0, copy.lsn), stop=copy.lsn)
         elif bounds.until is not None and start.lsn >= bounds.until:
-            return Batch(start, at, [])
+            return Batch(start, at, NO_CHANGES)
         reader = self._reader_at(start)
         found = replace(self._collect(reader, at, bounds), start=start)
         if copy is not None and not found.changes and found.end.lsn >= copy.lsn:
@@ -198,7 +199,7 @@ class ChangeFeed:
         """The batch with a mark in its end, if anything is in it."""
         if not batch.changes:
             return batch
-        if any(change.op == "truncate" for change in batch.changes):
+        if batch.changes.has_truncate:
             self._check_reset("a table was truncated")
         end = replace(batch.end, mark=self._mark(batch.start.lsn))
         if self._read_to == batch.end:
@@ -247,7 +248,7 @@ class ChangeFeed:
         if end.copy_row == at.copy_row:
             self._knows_copies = False
             raise psycopg.OperationalError("The copy is gone.")  # made again on the next attempt
-        return Batch(start, end, changes)
+        return Batch(start, end, ChangeTable.of(changes))
 
     def _copied(
         self, at: FeedPosition, copy: Copy, last: int, bytes_max: int | None = None
@@ -357,62 +358,68 @@ class ChangeFeed:
                 size_bytes += size_of(change)
                 if size_bytes >= bounds.bytes_max:
                     break
-        return Batch(start, replace(first, row=first.row + len(changes)), changes)
+        end = replace(first, row=first.row + len(changes))
+        return Batch(start, end, ChangeTable.of(changes))
 
-    def _reread(self, start: FeedPosition, end: FeedPosition) -> list[Change]:
+    def _reread(self, start: FeedPosition, end: FeedPosition) -> ChangeTable:
         first_row = start.row if start.generation == end.generation else 0
         # From the first row that is needed. The name in `end` is in no checkpoint yet if this is
         # the first batch: until that is committed Spark asks anew where to begin, and an owner
         # could not (a pipeline killed twice in its first batch was locked out of its own slot).
         generation = self._in_force(replace(end, row=first_row), owner=start.owner)
         if generation.number != end.generation:
-            return []
+            return NO_CHANGES
         if end.row > first_row:
             found = list(self.slot.snapshot_rows(generation, first_row, end.row))
             if len(found) < end.row - first_row:
                 raise psycopg.OperationalError("The snapshot is gone.")  # the next look sees it
-            return found
+            return ChangeTable.of(found)
         if start.generation != end.generation:
-            return []
+            return NO_CHANGES
         self._marks.check_position(start.generation, start.lsn)
         if (start.copy, start.copy_row) != (end.copy, end.copy_row):
             return self._reread_copy(start, end)
-        collected = Collector(start, self.slot.types.describe)
-        deadline = time.monotonic() + _REREAD_SECS
         reader = self._reader_at(start)
+        collected = Collector(start, self._decoder, self.slot.types.describe)
+        deadline = time.monotonic() + _REREAD_SECS
         while not collected.has_reached(end):
             message = reader.receive(REST_OF_TRANSACTION_SECS)
             if message is not None:
-                collected.take(self._decoder.feed(message))
+                collected.take([message])
             elif time.monotonic() > deadline:
                 raise SlotError(
                     f"The slot {self.slot.name} no longer gives the changes up to "
                     f"{lsn_text(end.lsn)}; was its publication changed?"
                 )
         self._read_to = collected.position
-        return collected.changes
+        return collected.changes()
 
-    def _reread_copy(self, start: FeedPosition, end: FeedPosition) -> list[Change]:
+    def _reread_copy(self, start: FeedPosition, end: FeedPosition) -> ChangeTable:
         copy = self._copies.find(end.copy)
         if copy is None:
-            return []  # it went with a crash, and comes again as a whole
+            return NO_CHANGES  # it went with a crash, and comes again as a whole
         at = start if start.copy == end.copy else replace(start, copy=end.copy, copy_row=0)
         again, changes = self._copied(at, copy, end.copy_row)
         if again.copy_row < end.copy_row:
             raise psycopg.OperationalError("The copy is gone.")  # the next look sees it
-        return changes
+        return ChangeTable.of(changes)
 
     def _collect(self, reader: Replication, start: FeedPosition, bounds: BatchEnd) -> Batch:
-        collected = Collector(start, self.slot.types.describe, bounds.stop, self._row_bytes_max)
+        self._read_to = None  # what fails in between has read on, nobody knows how far
+        describe = self.slot.types.describe
+        collected = Collector(start, self._decoder, describe, bounds.stop, self._row_bytes_max)
         deadline = time.monotonic() + bounds.wait_secs
         while not bounds.is_full(collected) and not collected.is_past_stop:
-            message = reader.receive(collected.patience_secs(deadline))
-            if message is not None:
-                collected.take(self._decoder.feed(message))
+            # Past its time, an empty batch ends with the first transaction that has nothing for us.
+            is_late = not collected.rows and bounds.is_over(collected.lsn, deadline)
+            room = (1, 1) if is_late else bounds.room(collected)
+            messages = reader.receive_several(collected.patience_secs(deadline), *room)
+            if messages:
+                collected.take(messages)
                 # Changes may come without a pause and all be left out.
-                if collected.is_idle and bounds.is_over(collected.position.lsn, deadline):
+                if collected.is_idle and bounds.is_over(collected.lsn, deadline):
                     break
-            elif collected.changes or bounds.until is None or reader.sent_lsn >= bounds.until:
+            elif collected.rows or bounds.until is None or reader.sent_lsn >= bounds.until:
                 break
             else:
                 deadline = time.monotonic() + _ASK_AGAIN_SECS
@@ -421,19 +428,19 @@ class ChangeFeed:
         if bounds.stop is not None and collected.has_all_before(bounds.stop, reader.sent_lsn):
             end = replace(end, lsn=max(end.lsn, bounds.stop), skip=0)
             self._read_to = None if collected.is_owing or collected.is_past_stop else end
-            return Batch(start, end, collected.changes)
+            return Batch(start, end, collected.changes())
         # The last batch may have ended with its transaction: then that end is all there is so far.
         has_left = start.skip > 0 and end.lsn > start.lsn
-        if not collected.changes and not has_left:
+        if not collected.rows and not has_left:
             # Nothing for us up to here: let Postgres have its log back, though we stay where we
             # are. Otherwise a quiet table would retain the WAL of busy ones for ever.
-            through = max(reader.sent_lsn, collected.position.lsn)
+            through = max(reader.sent_lsn, collected.lsn)
             if through > start.lsn and not collected.is_inside:
                 self._acknowledge(reader, through, start.lsn)
             end = start
         # A shape whose first row is still to come is described again to a new reader only.
         self._read_to = None if collected.is_owing else end
-        return Batch(start, end, collected.changes)
+        return Batch(start, end, collected.changes())
 
     def _reader_at(self, start: FeedPosition) -> Replication:
         if self._reader is not None and self._read_to == start:

@@ -27,7 +27,8 @@ _EPOCH_2000_US = 946_684_800_000_000
 _NULL, _TEXT, _UNCHANGED = ord("n"), ord("t"), ord("u")
 _OLD_KEY, _OLD_ROW = ord("K"), ord("O")
 _FULL = ord("f")
-_OF_ROWS = (b"I", b"U", b"D", b"T")
+ROWS = (b"I", b"U", b"D")
+OID = slice(1, 5)  # of a table, in what describes it and in its rows
 
 
 def lsn_text(lsn: int) -> str:
@@ -129,6 +130,14 @@ def joined(fields: list[str | None]) -> str:
     return "{" + ",".join(field for field in fields if field is not None) + "}"
 
 
+class Transaction(NamedTuple):
+    """What all changes of a transaction have."""
+
+    lsn: str
+    xid: int
+    committed_at_us: int
+
+
 class Begin(NamedTuple):
     xid: int
     commit_lsn: int = 0
@@ -162,19 +171,17 @@ class Decoder:
         leaves_out: Callable[[str], bool] = lambda origin: False,
     ) -> None:
         self._leaves_out = leaves_out
-        self._is_left_out = False
+        self.is_left_out = False  # the transaction that is being read
+        self.transaction = Transaction("", 0, 0)
         self._keys = keys
         self._encoding = encoding
         self._relations: dict[int, Relation] = {}
-        self._xid = 0
-        self._commit_lsn = ""
-        self._committed_at_us = 0
-        self._seq = 0
+        self.seq = 0  # of the next change in its transaction
 
     def feed(self, message: bytes) -> list[Message]:
         """What one message says; a truncate says one thing per table."""
         kind = message[0:1]
-        if self._is_left_out and kind in _OF_ROWS:
+        if self.is_left_out and kind in (*ROWS, b"T"):
             return []
         match kind:
             case b"I":
@@ -192,20 +199,23 @@ class Decoder:
             case b"R":
                 return [self._relation(message)]
             case b"O":
-                self._is_left_out = self._leaves_out(_string(message, 9)[0])
+                self.is_left_out = self._leaves_out(_string(message, 9)[0])
                 return []
             case b"Y" | b"M":  # type, logical message: nothing about rows
                 return []
             case _:
                 raise ValueError(f"pgoutput message of unknown kind {kind!r}")
 
+    def relation_of(self, message: bytes) -> Relation:
+        """The table that an insert, update or delete is about."""
+        return self._relations[_U32.unpack_from(message, 1)[0]]
+
     def _begin(self, message: bytes) -> Begin:
-        commit_lsn, committed_at, self._xid = _BEGIN.unpack_from(message)
-        self._commit_lsn = lsn_text(commit_lsn)
-        self._committed_at_us = committed_at + _EPOCH_2000_US
-        self._seq = 0
-        self._is_left_out = False  # the origin follows, if there is one
-        return Begin(self._xid, commit_lsn)
+        commit_lsn, committed_at, xid = _BEGIN.unpack_from(message)
+        self.transaction = Transaction(lsn_text(commit_lsn), xid, committed_at + _EPOCH_2000_US)
+        self.seq = 0
+        self.is_left_out = False  # the origin follows, if there is one
+        return Begin(xid, commit_lsn)
 
     def _relation(self, message: bytes) -> Described:
         schema, at = _string(message, 5)
@@ -228,12 +238,12 @@ class Decoder:
         return Described(relation)
 
     def _insert(self, message: bytes) -> Change:
-        relation = self._relations[_U32.unpack_from(message, 1)[0]]
+        relation = self.relation_of(message)
         new, _ = _fields(message, 6, relation)
         return self._change(relation.table, "insert", relation.key_of(new), joined(new), None, [])
 
     def _update(self, message: bytes) -> Change:
-        relation = self._relations[_U32.unpack_from(message, 1)[0]]
+        relation = self.relation_of(message)
         old, at, kind = None, 6, message[5]
         if kind in (_OLD_KEY, _OLD_ROW):
             old, at = _fields(message, 6, relation)
@@ -254,7 +264,7 @@ class Decoder:
         return self._change(relation.table, "update", key, joined(new), known_by, unchanged)
 
     def _delete(self, message: bytes) -> Change:
-        relation = self._relations[_U32.unpack_from(message, 1)[0]]
+        relation = self.relation_of(message)
         old, _ = _fields(message, 6, relation)
         known_by = _known_by(relation, old, message[5])
         return self._change(relation.table, "delete", relation.key_of(old), None, known_by, [])
@@ -274,10 +284,10 @@ class Decoder:
         old: str | None,
         unchanged: list[str],
     ) -> Change:
-        seq = self._seq
-        self._seq += 1
-        at = self._committed_at_us
-        return Change(table, op, key, value, old, unchanged, self._commit_lsn, seq, self._xid, at)
+        seq = self.seq
+        self.seq += 1
+        lsn, xid, at = self.transaction
+        return Change(table, op, key, value, old, unchanged, lsn, seq, xid, at)
 
 
 def _with_key(

@@ -72,23 +72,42 @@ class Replication:
 
     def receive(self, wait_secs: float) -> bytes | None:
         """The next pgoutput message, or None if none came in time."""
+        found = self.receive_several(wait_secs, 1)
+        return found[0] if found else None
+
+    def receive_several(
+        self, wait_secs: float, messages_max: int, bytes_max: int = 1
+    ) -> list[bytes]:
+        """The messages that are here, or the first that come in time; none if none did.
+
+        The last one may exceed `bytes_max`.
+        """
         deadline = time.monotonic() + wait_secs
-        while True:
+        found: list[bytes] = []
+        size_bytes = 0
+        while len(found) < messages_max and size_bytes < bytes_max:
             length, data = self._pq.get_copy_data(1)
             if length > 0:
-                message = bytes(data)
-                if message[0] == _DATA:
-                    return message[_DATA_HEAD_BYTES:]
-                if message[0] == _KEEPALIVE:
-                    self.sent_lsn = max(self.sent_lsn, _KEEPALIVE_BODY.unpack_from(message)[0])
+                if data[0] == _DATA:
+                    found.append(bytes(data[_DATA_HEAD_BYTES:]))
+                    size_bytes += length - _DATA_HEAD_BYTES
+                elif data[0] == _KEEPALIVE:
+                    self.sent_lsn = max(self.sent_lsn, _KEEPALIVE_BODY.unpack_from(data)[0])
             elif length == 0:
-                remaining = max(0.0, deadline - time.monotonic())
-                if not select.select([self._pq.socket], [], [], remaining)[0]:
-                    return None
-                self._pq.consume_input()
+                if found or not self._wait(deadline):
+                    break
             else:
                 reason = self._pq.get_error_message()
                 raise psycopg.OperationalError(f"replication ended: {reason}")
+        return found
+
+    def _wait(self, deadline: float) -> bool:
+        """Take in what came from the network; whether anything did until `deadline`."""
+        remaining = max(0.0, deadline - time.monotonic())
+        if not select.select([self._pq.socket], [], [], remaining)[0]:
+            return False
+        self._pq.consume_input()
+        return True
 
     def acknowledge(self, lsn: int) -> None:
         """Tell Postgres that nothing before `lsn` will be asked for again; it answers with how

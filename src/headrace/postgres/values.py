@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from json.encoder import encode_basestring
+from typing import Final
 
 from psycopg.postgres import types
 
@@ -23,15 +24,16 @@ SESSION = (
 _INTEGERS = frozenset({"int2", "int4", "int8", "oid"})
 _FLOATS = frozenset({"float4", "float8"})
 _DOCUMENTS = frozenset({"json", "jsonb"})
+NOT_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")  # to JSON; to Postgres they are
 
-_text: Encoder = encode_basestring
+quoted_text: Encoder = encode_basestring
 
 
 def encoder(type_oid: int) -> Encoder:
     """What turns the text of a value of this type into JSON text."""
     info = types.get(type_oid)
     if info is None:
-        return _text
+        return quoted_text
     scalar = _scalar(info.name)
     return array_encoder(scalar, info.delimiter) if info.array_oid == type_oid else scalar
 
@@ -42,24 +44,24 @@ def array_encoder(element: Encoder, delimiter: str) -> Encoder:
 
 def _scalar(name: str) -> Encoder:
     if name in _INTEGERS or name in _DOCUMENTS:
-        return _as_printed
+        return as_printed
     if name in _FLOATS:
-        return _float
+        return number
     if name == "bool":
-        return _bool
-    return _text
+        return boolean
+    return quoted_text
 
 
-def _as_printed(text: str) -> str:
+def as_printed(text: str) -> str:
     return text
 
 
-def _bool(text: str) -> str:
+def boolean(text: str) -> str:
     return "true" if text == "t" else "false"
 
 
-def _float(text: str) -> str:
-    return _text(text) if text in ("NaN", "Infinity", "-Infinity") else text
+def number(text: str) -> str:
+    return quoted_text(text) if text in NOT_NUMBERS else text
 
 
 def _array(text: str, element: Encoder, delimiter: str) -> str:

@@ -6,12 +6,10 @@ one reader at a time, so a task cannot read it while the planner holds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     IntegerType,
@@ -22,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.postgres.pgoutput import Change
+from headrace.postgres.change_table import ChangeTable
 from headrace.spark.runtime.workers import freeze_modules
 
 _PIECE_BYTES_MAX = 8 * 1024 * 1024
@@ -47,9 +45,9 @@ SCHEMA = StructType(
 class ChangePartition(InputPartition):
     """Changes as Arrow, in the bytes of one partition."""
 
-    def __init__(self, changes: Sequence[Change]) -> None:
+    def __init__(self, columns: pa.Table) -> None:
         super().__init__(None)
-        self._data = _packed(changes)
+        self._data = _packed(columns)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         freeze_modules()
@@ -57,20 +55,17 @@ class ChangePartition(InputPartition):
             yield from reader
 
 
-def partitions(changes: Sequence[Change]) -> list[InputPartition]:
+def partitions(changes: ChangeTable) -> list[InputPartition]:
     """One partition: a log has one order, and it is kept."""
-    return [ChangePartition(changes)] if changes else []
+    return [ChangePartition(changes.columns)] if changes else []
 
 
-def _packed(changes: Sequence[Change]) -> bytes:
-    schema = to_arrow_schema(SCHEMA, timezone="UTC")
-    columns: list[Any] = list(zip(*changes, strict=True))
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _packed(columns: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for part in pieces(whole):
-            writer.write_batch(part)
+    with pa.ipc.new_stream(sink, columns.schema) as writer:
+        for batch in columns.to_batches():
+            for part in pieces(batch):
+                writer.write_batch(part)
     packed: bytes = sink.getvalue().to_pybytes()
     return packed
 

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.postgres.change_table import ChangeTable
 from headrace.spark.options import Options
 from headrace.spark.shape_feed import ShapeBatch, ShapeFeed, ShapePosition
 from headrace.spark.sources.change_rows import SCHEMA, ChangePartition, partitions
@@ -92,8 +93,8 @@ class ShapeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = ShapePosition.of(start), ShapePosition.of(end)
         planned = self._planned
         if planned is not None and (planned.start, planned.end) == (first, last):
-            return partitions(planned.changes)
-        return partitions(self._feed.reread(first, last))
+            return partitions(ChangeTable.of(planned.changes))
+        return partitions(ChangeTable.of(self._feed.reread(first, last)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ChangePartition)
