@@ -244,6 +244,52 @@ def test_a_batch_that_ends_with_its_transaction_loses_nothing_of_the_next(
         assert [value(change)["id"] for change in consumer.take(1)] == [21]
 
 
+def test_behind_a_full_batch_the_next_is_read_while_the_consumer_has_that(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(database, ITEMS)
+    receive, read_ahead = Replication.receive_several, threading.Event()
+
+    def noting(reader: Replication, wait_secs: float, *room: int) -> list[bytes]:
+        found = receive(reader, wait_secs, *room)
+        if found and threading.current_thread() is not threading.main_thread():
+            read_ahead.set()
+        return found
+
+    monkeypatch.setattr(Replication, "receive_several", noting)
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items select n, 't', '' from generate_series(1, 35) n")
+        consumer.take(10, batch=10)
+        assert read_ahead.wait(20)
+        assert [value(change)["id"] for change in consumer.take(20, batch=10)] == list(
+            range(11, 31)
+        )
+        consumer.take(5, batch=10)
+        read_ahead.clear()
+        execute(database, "insert into items select n, 't', '' from generate_series(36, 39) n")
+        consumer.take(4, batch=10)
+        assert not read_ahead.is_set(), "there was nothing to read behind a batch with room"
+
+
+@pytest.mark.parametrize("then", ["another size", "the same again", "read again", "restart"])
+def test_what_was_read_ahead_and_is_not_asked_for_comes_later(database: str, then: str) -> None:
+    execute(database, ITEMS)
+    with consuming(database, "items") as consumer:
+        execute(database, "insert into items select n, 't', '' from generate_series(1, 50) n")
+        start = consumer.at
+        first = consumer.feed.next_batch(start, rows_max=10, bytes_max=1 << 24, wait_secs=20)
+        if then == "the same again":
+            again = consumer.feed.next_batch(start, rows_max=10, bytes_max=1 << 24, wait_secs=20)
+            assert list(again.changes) == list(first.changes)
+        elif then == "read again":
+            assert consumer.feed.reread(start, first.end) == first.changes
+        consumer.at = first.end
+        if then == "restart":
+            consumer.restart()
+        rest = consumer.take(40, batch=3 if then == "another size" else 10)
+        assert [value(change)["id"] for change in rest] == list(range(11, 51))
+
+
 def test_transactions_that_wait_come_together(database: str) -> None:
     """However small each is: a backlog is read at the speed of the reader."""
     execute(database, ITEMS)

@@ -45,6 +45,7 @@ from headrace.postgres.pgoutput import (
     lsn_text,
 )
 from headrace.postgres.positions import FeedPosition, with_relation, with_shape
+from headrace.postgres.read_ahead import ReadAhead
 from headrace.postgres.replication import Replication, open_replication
 from headrace.postgres.slot_names import SlotError
 from headrace.postgres.slots import Generation, Slot
@@ -64,6 +65,7 @@ class Batch:
     start: FeedPosition
     end: FeedPosition
     changes: ChangeTable
+    is_full: bool = False  # more of the log is waiting, probably
 
 
 class ChangeFeed:
@@ -97,6 +99,7 @@ class ChangeFeed:
         self._retry_secs = retry_secs
         self._generation: Generation | None = None
         self._reader: Replication | None = None
+        self._ahead: ReadAhead | None = None
         self._decoder = Decoder()
         self._read_to: FeedPosition | None = None  # how far the open connection has read
         self._look_again_at = 0.0
@@ -162,6 +165,7 @@ class ChangeFeed:
         return self._retrying(lambda: self._reread(start, end))
 
     def close(self) -> None:
+        self._stop_ahead()
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -187,13 +191,31 @@ class ChangeFeed:
             bounds = replace(bounds, until=max(bounds.until or 0, copy.lsn), stop=copy.lsn)
         elif bounds.until is not None and start.lsn >= bounds.until:
             return Batch(start, at, NO_CHANGES)
+        collected = self._collected_ahead(start, bounds)
         reader = self._reader_at(start)
-        found = replace(self._collect(reader, at, bounds), start=start)
+        found = replace(self._collect(reader, at, bounds, collected), start=start)
         if copy is not None and not found.changes and found.end.lsn >= copy.lsn:
             found = self._copy_batch(start, found.end, copy, bounds)
         found = self._marked(found)
         self._acknowledge(reader, start.lsn, start.lsn)
+        if found.is_full and copy is None and self._read_to == found.end:
+            self._ahead = ReadAhead(found.end, reader, self._collector(found.end, None), bounds)
         return found
+
+    def _collected_ahead(self, start: FeedPosition, bounds: BatchEnd) -> Collector | None:
+        """What was read after `start` already, if that is what comes next."""
+        ahead = self._ahead
+        if ahead is None or not ahead.is_for(start, bounds):
+            self._stop_ahead()
+            return None
+        self._ahead = None
+        return ahead.end()
+
+    def _stop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
+            self._read_to = None
 
     def _marked(self, batch: Batch) -> Batch:
         """The batch with a mark in its end, if anything is in it."""
@@ -377,6 +399,7 @@ class ChangeFeed:
         if start.generation != end.generation:
             return NO_CHANGES
         self._marks.check_position(start.generation, start.lsn)
+        self._stop_ahead()
         if (start.copy, start.copy_row) != (end.copy, end.copy_row):
             return self._reread_copy(start, end)
         reader = self._reader_at(start)
@@ -404,10 +427,15 @@ class ChangeFeed:
             raise psycopg.OperationalError("The copy is gone.")  # the next look sees it
         return ChangeTable.of(changes)
 
-    def _collect(self, reader: Replication, start: FeedPosition, bounds: BatchEnd) -> Batch:
-        self._read_to = None  # what fails in between has read on, nobody knows how far
+    def _collector(self, start: FeedPosition, stop: int | None) -> Collector:
         describe = self.slot.types.describe
-        collected = Collector(start, self._decoder, describe, bounds.stop, self._row_bytes_max)
+        return Collector(start, self._decoder, describe, stop, self._row_bytes_max)
+
+    def _collect(
+        self, reader: Replication, start: FeedPosition, bounds: BatchEnd, ahead: Collector | None
+    ) -> Batch:
+        self._read_to = None  # what fails in between has read on, nobody knows how far
+        collected = ahead or self._collector(start, bounds.stop)
         deadline = time.monotonic() + bounds.wait_secs
         while not bounds.is_full(collected) and not collected.is_past_stop:
             # Past its time, an empty batch ends with the first transaction that has nothing for us.
@@ -440,7 +468,7 @@ class ChangeFeed:
             end = start
         # A shape whose first row is still to come is described again to a new reader only.
         self._read_to = None if collected.is_owing else end
-        return Batch(start, end, collected.changes())
+        return Batch(start, end, collected.changes(), bounds.is_full(collected))
 
     def _reader_at(self, start: FeedPosition) -> Replication:
         if self._reader is not None and self._read_to == start:
