@@ -153,7 +153,7 @@ class _FromPostgres:
                 self._at, rows_max=50_000, bytes_max=1 << 26, wait_secs=30
             )
             self._at = batch.end
-            taken += sum(change.op == "insert" for change in batch.changes)
+            taken += batch.changes.columns["op"].to_pylist().count("insert")
         return Done(self._rows)
 
     def drop(self) -> None:

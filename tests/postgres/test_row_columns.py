@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import pack
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.postgres import types
 
+from headrace.postgres import change_buffer
 from headrace.postgres.collector import Collector
 from headrace.postgres.pgoutput import Change, Decoder
 from headrace.postgres.positions import FeedPosition
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 3])
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As if these were many messages: all of them, or those of groups that are not small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(change_buffer, "_FEW", request.param)
+        yield
+
 
 COMMITTED_AT_US = 850_000_000_000_000
 NUMBERS = st.integers(-(2**63), 2**63 - 1).map(str)
@@ -103,7 +115,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
     return messages
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(logs(), st.integers(1, 7))
 def test_rows_of_many_messages_are_those_of_each(log: list[bytes], cut: int) -> None:
     decoder = Decoder()
@@ -116,7 +128,7 @@ def test_rows_of_many_messages_are_those_of_each(log: list[bytes], cut: int) -> 
     assert found == alone
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(logs(), st.data())
 def test_a_log_may_be_cut_into_batches_anywhere(log: list[bytes], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(log)))

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.postgres.change_table import NAMES, SCHEMA
-from headrace.postgres.pgoutput import OID, Change, Relation, Transaction
+from headrace.postgres.pgoutput import OID, Change, Relation, Transaction, decode_row
 from headrace.postgres.row_columns import KIND_BYTES, RowGroup, decode_rows
 
+_FEW = 100  # of a few messages each is decoded alone: all steps for a column take as long
 _SINGLE = 0  # in `order`, of a change that did not come as a row message
 
 
@@ -63,7 +64,7 @@ class ChangeBuffer:
         count = len(self.order)
         parts = [_of_group(group) for group in self._all if group.messages]
         if self._single:
-            parts.insert(0, _of_changes(self._single))
+            parts.insert(0, _of_rows([change[:6] for change in self._single]))
         columns = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
         if len(parts) > 1:
             places = np.empty(count, np.int64)
@@ -93,7 +94,11 @@ class ChangeBuffer:
 
 def _of_group(group: RowGroup) -> list[pa.Array]:
     """The columns table, op, key, value, old and unchanged."""
-    found, count = decode_rows(group), len(group.messages)
+    count = len(group.messages)
+    if count < _FEW:
+        rows = (decode_row(message, group.relation) for message in group.messages)
+        return _of_rows([(group.relation.table, *row) for row in rows])
+    found = decode_rows(group)
     return [
         pa.repeat(group.relation.table, count),
         pa.repeat(group.op, count),
@@ -104,10 +109,9 @@ def _of_group(group: RowGroup) -> list[pa.Array]:
     ]
 
 
-def _of_changes(changes: Sequence[Change]) -> list[pa.Array]:
-    texts = zip(*(change[:5] for change in changes), strict=True)
-    names = pa.array([change.unchanged for change in changes], NAMES)
-    return [*(pa.array(each, pa.string()) for each in texts), names]
+def _of_rows(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+    *texts, names = zip(*rows, strict=True)
+    return [*(pa.array(each, pa.string()) for each in texts), pa.array(names, NAMES)]
 
 
 def _no_names(count: int) -> pa.Array:

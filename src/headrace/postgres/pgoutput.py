@@ -184,12 +184,9 @@ class Decoder:
         if self.is_left_out and kind in (*ROWS, b"T"):
             return []
         match kind:
-            case b"I":
-                return [self._insert(message)]
-            case b"U":
-                return [self._update(message)]
-            case b"D":
-                return [self._delete(message)]
+            case b"I" | b"U" | b"D":
+                relation = self.relation_of(message)
+                return [self._change(relation.table, *decode_row(message, relation))]
             case b"T":
                 return self._truncate(message)
             case b"B":
@@ -237,38 +234,6 @@ class Decoder:
         self._relations[oid] = relation
         return Described(relation)
 
-    def _insert(self, message: bytes) -> Change:
-        relation = self.relation_of(message)
-        new, _ = _fields(message, 6, relation)
-        return self._change(relation.table, "insert", relation.key_of(new), joined(new), None, [])
-
-    def _update(self, message: bytes) -> Change:
-        relation = self.relation_of(message)
-        old, at, kind = None, 6, message[5]
-        if kind in (_OLD_KEY, _OLD_ROW):
-            old, at = _fields(message, 6, relation)
-            at += 1
-        new, _ = _fields(message, at, relation)
-        if old is not None and kind == _OLD_ROW:
-            new = [was if now is None else now for was, now in zip(old, new, strict=True)]
-        elif old is not None:  # an unchanged TOASTed key is only in the old tuple
-            new = [
-                was if now is None and column.is_key else now
-                for column, was, now in zip(relation.columns, old, new, strict=True)
-            ]
-        unchanged = [
-            column.name for column, sent in zip(relation.columns, new, strict=True) if sent is None
-        ]
-        known_by = None if old is None else _known_by(relation, old, kind)
-        key = relation.key_of(new)
-        return self._change(relation.table, "update", key, joined(new), known_by, unchanged)
-
-    def _delete(self, message: bytes) -> Change:
-        relation = self.relation_of(message)
-        old, _ = _fields(message, 6, relation)
-        known_by = _known_by(relation, old, message[5])
-        return self._change(relation.table, "delete", relation.key_of(old), None, known_by, [])
-
     def _truncate(self, message: bytes) -> list[Message]:
         (count,) = _U32.unpack_from(message, 1)
         oids = Struct(f">{count}I").unpack_from(message, 6)
@@ -290,16 +255,48 @@ class Decoder:
         return Change(table, op, key, value, old, unchanged, lsn, seq, xid, at)
 
 
+class Row(NamedTuple):
+    """What a row message says; see `Change`."""
+
+    op: str
+    key: str | None
+    value: str | None
+    old: str | None
+    unchanged: list[str]
+
+
+def decode_row(message: bytes, relation: Relation) -> Row:
+    """An insert, update or delete in a table that was described as `relation`."""
+    first, at = _fields(message, 6, relation)
+    kind, which = message[0:1], message[5]
+    if kind == b"I":
+        return Row("insert", relation.key_of(first), joined(first), None, [])
+    known_by = joined(first) if which == _OLD_ROW else relation.key_of(first)
+    if kind == b"D":
+        return Row("delete", relation.key_of(first), None, known_by, [])
+    if which not in (_OLD_KEY, _OLD_ROW):
+        return _updated(relation, first, None)
+    # A large value that did not change is only in the old tuple, which may be the key alone.
+    second, _ = _fields(message, at + 1, relation)
+    new = [
+        was if now is None and (which == _OLD_ROW or column.is_key) else now
+        for column, was, now in zip(relation.columns, first, second, strict=True)
+    ]
+    return _updated(relation, new, known_by)
+
+
+def _updated(relation: Relation, new: list[str | None], known_by: str | None) -> Row:
+    columns = zip(relation.columns, new, strict=True)
+    unchanged = [column.name for column, sent in columns if sent is None]
+    return Row("update", relation.key_of(new), joined(new), known_by, unchanged)
+
+
 def _with_key(
     keys: Keys, table: str, columns: list[Column], previous: Relation | None
 ) -> list[Column]:
     before = (len(previous.columns), previous.keys) if previous is not None else None
     key = keys.among(table, [column.name for column in columns], before)
     return [replace(column, is_key=column.name in key) for column in columns]
-
-
-def _known_by(relation: Relation, old: list[str | None], kind: int) -> str | None:
-    return joined(old) if kind == _OLD_ROW else relation.key_of(old)
 
 
 def _fields(message: bytes, at: int, relation: Relation) -> tuple[list[str | None], int]:

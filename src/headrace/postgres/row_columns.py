@@ -2,8 +2,8 @@
 
 Messages of one kind about one table have the same fields in the same order. So the places of a
 field in all of them follow from where the field before it ended, which numpy computes for all at
-once, and Arrow makes the JSON. What comes out is what `Decoder.feed` says of each message, and
-takes a tenth of the time.
+once, and Arrow makes the JSON. What comes out is what `decode_row` says of each message, and takes
+a tenth of the time.
 """
 
 from __future__ import annotations
