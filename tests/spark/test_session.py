@@ -103,6 +103,18 @@ def test_a_query_may_keep_its_state_in_rocksdb(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_a_checkpoint_takes_one_file_a_step(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop's checksum files would cost processes of their own in every batch."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"n":1}\n')
+    read = spark.readStream.schema("n long").json(str(tmp_path / "in"))
+    writer = read.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "at"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    for step in ("offsets", "commits"):
+        assert [path.name for path in (tmp_path / "at" / step).iterdir()] == ["0"]
+
+
+@pytest.mark.slow
 def test_transform_with_state_keeps_its_state_over_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:

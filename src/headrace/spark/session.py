@@ -53,6 +53,7 @@ def build_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    _write_no_checksum_files(session)
     register_sources(session)
     return session
 
@@ -79,6 +80,19 @@ def activate(session: SparkSession) -> None:
     """Make `session` that of this thread: Java finds data sources by it."""
     java = SparkSession._get_j_spark_session_class(session._jvm)
     java.setActiveSession(session._jsparkSession)
+
+
+def _write_no_checksum_files(session: SparkSession) -> None:
+    """Let Hadoop write the files of a checkpoint on this machine's disk alone.
+
+    It would keep a second file for each, and start a process, chmod, for both: four of them in
+    every batch. Checksums that are there are still checked.
+    """
+    assert session._jvm is not None
+    java = session._jvm
+    configuration = session._jsparkSession.sparkContext().hadoopConfiguration()
+    disk = java.org.apache.hadoop.fs.FileSystem.get(java.java.net.URI("file:///"), configuration)
+    disk.setWriteChecksum(False)  # of one object for all of this JVM, which Hadoop keeps
 
 
 def _defaults(*, ui: bool) -> dict[str, str]:
