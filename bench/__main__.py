@@ -33,6 +33,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--pure", action="store_true", help="measure the Python sources")
     parser.add_argument("--seconds", type=float, help="measured time per row and server")
     parser.add_argument("--rounds", type=int, help="how often the servers alternate")
+    parser.add_argument("--rows", type=int, help="pipelines: how many rows go through")
     return parser.parse_args(arguments)
 
 
@@ -57,7 +58,9 @@ def main(arguments: list[str]) -> None:
             # Imported here: the other rows need no Spark.
             from bench.pipelines import command
 
-            command.run(console, options.only, options.rounds, small=options.quick)
+            command.run(
+                console, options.only, options.rounds, rows=options.rows, small=options.quick
+            )
         else:
             compare(console, options, budget, rounds)
     except ServerError as failure:

@@ -6,8 +6,8 @@
 
 A table with a slot gets the rows, which are then read three times over: received only, planned as
 batches (received, decoded and collected), and packed into a partition. The time is that of this
-process, which other work on the machine hardly changes. To compare with another version, put its
-`src` first on PYTHONPATH and alternate.
+process, which other work on the machine changes little. To compare with another version, put its
+`src` first on PYTHONPATH, name it in `--sources`, and alternate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any
 
 import psycopg
 
-import headrace
 from bench.machine import describe
 from headrace.postgres.changes import ChangeFeed
 from headrace.postgres.replication import open_replication
@@ -105,6 +104,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--each", type=int, default=0, help="rows of a transaction; all in one")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sources", default="these", help="which version it is, for the report")
     parser.add_argument("--report", type=Path, help="write the figures here as JSON")
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
@@ -120,7 +120,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": describe(["python -m bench.change_costs", *sys.argv[1:]]),
-        "sources": str(Path(headrace.__file__).parent.parent.name),
+        "sources": given.sources,
         "cpu_us_per_change": {
             part: {
                 "median": round(median(each[part] for each in rounds), 2),

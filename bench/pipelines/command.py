@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from fnmatch import fnmatchcase
 from importlib.metadata import version
@@ -22,8 +23,11 @@ from bench.rows.base import Metric
 from bench.table import number, weather
 
 
-def run(console: Console, patterns: list[str], rounds: int | None, *, small: bool) -> None:
+def run(
+    console: Console, patterns: list[str], rounds: int | None, *, rows: int | None, small: bool
+) -> None:
     sizes = SMALL if small else FULL
+    sizes = replace(sizes, rows=rows or sizes.rows)
     facts = {
         "date": date.today().isoformat(),
         **machine.describe(["python -m bench", *sys.argv[1:]]),
