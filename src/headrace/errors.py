@@ -163,6 +163,7 @@ class CrossOriginRequest(Refused):
         )
 
 
+@dataclass(eq=False)
 class NotAuthenticated(Refused):
     """A request without a user, for what only some may do."""
 

@@ -130,6 +130,7 @@ def test_rows_of_tables_that_inherit_reach_the_shape(
         ("alter publication headrace_shapes set table items where (id > 7)", ["old"]),
         ("alter publication headrace_shapes rename to headrace_shapes_{schema}", ["old"]),
         ("alter table items replica identity default", ["old"]),
+        ('alter table items alter column title type text collate "C"', ["old"]),
     ],
 )
 def test_a_table_that_becomes_another_ends_its_shapes(
@@ -151,6 +152,37 @@ def test_a_table_that_becomes_another_ends_its_shapes(
         while operations[-1] != "delete":
             operations += [m["headers"]["operation"] for m in follower.live()]
         assert operations == ["update", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("alter type colour rename value 'red' to 'rot'", ("rot", "{rot}", "(1,rot)", "{rot}")),
+        ("alter type size rename attribute colour to hue", ("red", "{red}", "(1,red)", "{red}")),
+        (
+            "alter type size add attribute depth int",
+            ("red", "{red}", "(1,red,)", "{red}"),
+        ),
+    ],
+)
+def test_a_type_that_becomes_another_ends_the_shapes_of_its_columns(
+    follow: Follow, db: psycopg.Connection, statement: str, expected: tuple[str, ...]
+) -> None:
+    """It changes what the rows read as, and writes none of them."""
+    db.execute("create type colour as enum ('red', 'blue')")
+    db.execute("create type size as (width int, colour colour)")
+    db.execute("create domain colours as colour[]")
+    for name, kind in (("a", "colour"), ("b", "colour[]"), ("c", "size"), ("d", "colours")):
+        db.execute(f"alter table items add column {name} {kind}".encode())
+    db.execute(
+        "insert into items (title, a, b, c, d) values ('t', 'red', '{red}', '(1,red)', '{red}')"
+    )
+    follower = follow()
+    assert titles(follower) == ["t"]
+    db.execute(statement.encode())
+    until_refetched(follower)
+    (found,) = follower.catch_up()
+    assert tuple(found["value"][name] for name in "abcd") == expected
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,15 @@ _ALL_CHANGES = "publish = 'insert, update, delete, truncate', publish_via_partit
 _COLUMNS = """
 select a.attname, coalesce(e.typname, t.typname), e.oid is not null, a.attnotnull,
        greatest(a.attndims, 1), a.atttypmod,
-       coalesce(array_position(i.indkey::int2[], a.attnum), -1), a.atttypid
+       coalesce(array_position(i.indkey::int2[], a.attnum), -1), a.atttypid,
+       t.typtype = 'd', (
+         with recursive base as (
+           select b.oid, b.typbasetype from pg_type b where b.oid = a.atttypid
+           union
+           select b.oid, b.typbasetype from base join pg_type b on b.oid = base.typbasetype
+         )
+         select bool_or(base.oid = any('{json,jsonb}'::regtype[])) from base
+       )
 from pg_attribute a
 join pg_type t on t.oid = a.atttypid
 left join pg_type e on e.oid = t.typelem and t.typcategory = 'A'
@@ -34,7 +42,8 @@ where a.attrelid = %s and a.attnum > 0 and not a.attisdropped and a.attgenerated
 order by a.attnum
 """
 _TABLE = """
-select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+select c.oid, row_security_active(c.oid)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
 """
 # A table with the partitions, or the tables that inherit from it, whose rows are its own.
@@ -45,13 +54,40 @@ with recursive tree(root, oid) as (
   select tree.root, i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid
 )
 """
-_IDENTITIES = f"""{_TREE}
+# A column's type, and those that it is made of: of an array, a domain, a range, a composite.
+_TYPES = """
+, types(root, oid) as (
+  select distinct a.atttypid, a.atttypid from tree join pg_attribute a on a.attrelid = tree.oid
+  where a.attnum > 0 and not a.attisdropped
+  union
+  select types.root, part.oid from types join pg_type t on t.oid = types.oid cross join lateral (
+    select unnest(array[t.typelem, t.typbasetype])
+    union all
+    select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)
+    union all
+    select a.atttypid from pg_attribute a
+    where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+  ) part(oid)
+), parts(root, text) as (
+  select types.root, string_agg(concat_ws(' ', t.oid, t.typname,
+    (select string_agg(e.enumlabel, ',' order by e.enumsortorder) from pg_enum e
+     where e.enumtypid = t.oid),
+    (select string_agg(concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod)), ','
+       order by a.attnum)
+     from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped)
+  ), ',' order by t.oid)
+  from types join pg_type t on t.oid = types.oid group by types.root
+)
+"""
+_IDENTITIES = f"""{_TREE}{_TYPES}
 select tree.root, md5(string_agg(concat_ws('|',
   c.oid, n.nspname, c.relname, c.relkind, c.relfilenode, c.relreplident,
+  row_security_active(c.oid),
   (select string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid,
-     format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated,
-     has_column_privilege(a.attrelid, a.attnum, 'select')), ',' order by a.attnum)
-   from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+     format_type(a.atttypid, a.atttypmod), parts.text, a.attcollation, a.attnotnull,
+     a.attgenerated, has_column_privilege(a.attrelid, a.attnum, 'select')), ',' order by a.attnum)
+   from pg_attribute a left join parts on parts.root = a.atttypid
+   where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
   (select i.indkey::text from pg_index i where i.indrelid = c.oid and i.indisprimary),
   (select concat_ws(' ', p.oid, p.xmin, r.oid, r.prattrs, r.prqual is null)
    from pg_publication p left join pg_publication_rel r on r.prpubid = p.oid and r.prrelid = c.oid
@@ -91,7 +127,11 @@ def describe(connection: psycopg.Connection, definition: Definition) -> Table:
     if definition.schema in SYSTEM_SCHEMAS or definition.schema.startswith("pg_"):
         raise BadRequest(table=f"is in {definition.schema}, which is not for shapes")
     found = connection.execute(_TABLE, (definition.schema, definition.table)).fetchone()
-    oid = 0 if found is None else found[0]
+    oid, has_policies = (0, False) if found is None else found
+    if has_policies:
+        raise BadRequest(
+            table="has row-level security that applies to this role, and changes would pass it"
+        )
     columns = tuple(TableColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     identity, members = identities(connection, [oid]).get(oid, ("", ()))
     if not columns or not members:

@@ -31,6 +31,8 @@ class TableColumn:
     modifier: int
     key_index: int  # -1 outside the primary key
     type_oid: int
+    is_domain: bool
+    is_document: bool  # json, jsonb or a domain over them
 
     def described(self) -> dict[str, Any]:
         """As the header electric-schema has it."""
@@ -166,13 +168,14 @@ def matches(
     where = clause(definition, table)
     if where is None:
         return [True] * len(found)
-    # Only what the clause looks at: the other columns may be wide.
-    needed = [c for c in table.columns if sql.Identifier(c.name) in where]
-    documents = {c.name for c in needed if c.type in ("json", "jsonb") and not c.is_array}
+    # Only what the clause looks at: the other columns may be wide. But a domain may refuse null.
+    needed = [c for c in table.columns if c.is_domain or sql.Identifier(c.name) in where]
+    documents = {c.name for c in needed if c.is_document}
     # The names of the outer query cannot be spelled in a clause, so a clause cannot mean them.
+    # As json, which unlike jsonb keeps the text of the documents in it as it is.
     query = sql.SQL(
-        'select (select coalesce(({}), false) from jsonb_populate_record(null::{}, "-v") as "-r")'
-        ' from jsonb_array_elements({}::jsonb) with ordinality as "-e"("-v", "-n") order by "-n"'
+        'select (select coalesce(({}), false) from json_populate_record(null::{}, "-v") as "-r")'
+        ' from json_array_elements({}::json) with ordinality as "-e"("-v", "-n") order by "-n"'
     )
     belong: list[bool] = []
     for rows in _arrays(({c.name: row[c.name] for c in needed} for row in found), documents):
@@ -182,15 +185,16 @@ def matches(
 
 
 def _arrays(found: Iterator[Row], documents: AbstractSet[str]) -> Iterator[str]:
-    """The rows as JSON arrays of a bounded size."""
+    """The rows as JSON arrays of a bounded size, documents as Postgres printed them."""
     pending: list[str] = []
     size = 0
     for row in found:
-        typed = {
-            name: json.loads(text) if text is not None and name in documents else text
+        fields = (
+            f"{json.dumps(name)}:"
+            f"{text if text is not None and name in documents else json.dumps(text)}"
             for name, text in row.items()
-        }
-        pending.append(json.dumps(typed))
+        )
+        pending.append(f"{{{','.join(fields)}}}")
         size += len(pending[-1])
         if size >= QUERY_BYTES:
             yield f"[{','.join(pending)}]"
