@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,17 @@ class ShapesProcess:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+
+    def pause(self) -> None:
+        """Until `resume`, whatever happens around it."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait(self) -> int:
+        """For its end; the exit code."""
+        return self._process.wait(DEADLINE_SECS)
 
     def stop(self) -> None:
         if self._process.poll() is None:

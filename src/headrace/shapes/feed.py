@@ -29,10 +29,10 @@ from headrace.postgres.pgoutput import (
     lsn_number,
 )
 from headrace.postgres.replication import Replication, open_replication
-from headrace.postgres.slot_names import check_database
 from headrace.postgres.values import encoder
-from headrace.shapes.catalog import PUBLICATION, ensure_publication
-from headrace.shapes.tables import Row, Table, connect
+from headrace.shapes.catalog import PUBLICATION
+from headrace.shapes.feed_slot import ChangesLost, FeedSlot
+from headrace.shapes.tables import Row, Table
 
 POLL_SECS = 0.5
 BATCH_CHANGES = 2000
@@ -96,36 +96,18 @@ class Transaction:
 
 
 class SlotFeed:
-    """One slot and its publication, which tables join as shapes ask for them."""
+    """What arrives by one slot and its publication, which tables join as shapes ask for them."""
 
-    def __init__(self, url: str, slot: str) -> None:
+    def __init__(self, url: str, slot: FeedSlot) -> None:
         self._url = url
         self._slot = slot
-
-    def ensure(self) -> bool:
-        """Make publication and slot where they are missing; whether the slot is a new one."""
-        with connect(self._url) as connection:
-            check_database(connection, self._slot)
-            ensure_publication(connection)
-            found = connection.execute(
-                "select coalesce(wal_status, 'lost') from pg_replication_slots"
-                " where slot_name = %s",
-                (self._slot,),
-            ).fetchone()
-            if found is not None and found[0] != "lost":
-                return False
-            if found is not None:
-                connection.execute("select pg_drop_replication_slot(%s)", (self._slot,))
-            connection.execute(
-                "select pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,)
-            )
-            return True
 
     def batches(self, stop: threading.Event) -> Iterator[list[Transaction]]:
         """Every transaction from the slot's position on, in batches of what has arrived.
 
         A transaction is acknowledged once the batch after its last part is asked for. A connection
         that breaks is opened again behind the last one: one that was given in part begins anew.
+        ChangesLost if Postgres cannot give what follows.
         """
         done = 0
         while not stop.is_set():
@@ -135,14 +117,22 @@ class SlotFeed:
                     yield batch
                     if batch[-1].is_last_part:
                         done = batch[-1].end_lsn
-                        reader.acknowledge(done)
+                        self._acknowledge(reader, done)
             except psycopg.OperationalError as error:
                 logger.warning("the replication connection ended: %s", str(error).strip())
             finally:
                 reader.close()
 
     def _open(self, start: int) -> Replication:
-        return open_replication(self._url, self._slot, PUBLICATION, start, origin="any")
+        self._slot.check(start)
+        try:
+            return open_replication(self._url, self._slot.name, PUBLICATION, start, origin="any")
+        except psycopg.errors.UndefinedObject as error:
+            raise ChangesLost(str(error).strip()) from error
+
+    def _acknowledge(self, reader: Replication, lsn: int) -> None:
+        self._slot.release(lsn)
+        reader.acknowledge(lsn)
 
     def reconnected(self, opened: Callable[[], T], stop: threading.Event) -> T:
         """The result of `opened`, retried for as long as Postgres is unreachable."""
@@ -173,7 +163,7 @@ class SlotFeed:
                 quiet += 1
                 # Nothing of ours in between: let Postgres have its log back.
                 if quiet % ACKNOWLEDGE_EVERY_POLLS == 0 and not gathered.is_inside:
-                    reader.acknowledge(max(done, reader.sent_lsn))
+                    self._acknowledge(reader, max(done, reader.sent_lsn))
 
 
 class _Gathered:

@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
@@ -26,14 +26,16 @@ from headrace.errors import HeadraceError, Refused
 from headrace.shapes import catalog, subsets, tables
 from headrace.shapes.definition import BadRequest, Definition, Offset
 from headrace.shapes.feed import BATCH_BYTES, SlotFeed, Transaction
+from headrace.shapes.feed_slot import ChangesLost, FeedSlot
 from headrace.shapes.logs import ShapeLog
 from headrace.shapes.messages import Entry, EntryWriter, Numbering, RowChange, snapshot_end
+from headrace.shapes.registry import Item, Registry
 from headrace.shapes.subsets import Subset
 from headrace.shapes.tables import Table, TableSnapshot
 
 SHAPES_MAX = 1000
 WAITING_BYTES_MAX = 16 << 20
-REGISTRY_VERSION = 3  # before, it was not said where transactions end, or which table it was
+REGISTRY_VERSION = 4  # before, it was not said which table and which Postgres it was
 WATCH_SECS = 0.5
 logger = logging.getLogger(__name__)
 
@@ -82,8 +84,9 @@ class Shapes:
         self._client = Client(server_url, retry=Retry(retries_max=None, delay_max_ms=2000))
         self._http = httpx.AsyncClient(trust_env=False, timeout=60)
         self._prefix = prefix
-        self._registry = self._client.stream(f"{prefix}/registry")
-        self._feed = SlotFeed(postgres_url, slot)
+        self._registry = Registry(self._client, f"{prefix}/registry")
+        self._slot = FeedSlot(postgres_url, slot)
+        self._feed = SlotFeed(postgres_url, self._slot)
         self._by_key: dict[str, Shape] = {}
         self._making: dict[str, asyncio.Task[Shape]] = {}
         self._lock = threading.Lock()  # over the set of shapes and what each of them waits for
@@ -93,6 +96,7 @@ class Shapes:
         self.is_draining = False
         self.last_lsn = 0
         self.failure: BaseException | None = None
+        self.on_failure: Callable[[], None] = lambda: None
 
     # --- life ---
 
@@ -119,27 +123,22 @@ class Shapes:
 
     def _recover(self) -> None:
         """Bring back the shapes of the registry, unless the slot lost what they need."""
-        self._registry.create("application/json")
-        known: dict[str, dict[str, object]] = {}
-        for item in self._registry.read_json():
-            if item["operation"] == "create":
-                known[item["handle"]] = item
-            else:
-                known.pop(item["handle"], None)
-        is_new = self._feed.ensure()
+        self._registry.recover()
+        known = dict(self._registry.shapes)
+        systems = {item["system"] for item in known.values() if "system" in item}
+        loss = self._slot.begin(systems)
+        if loss is not None and known:
+            logger.warning("all shapes start anew: %s", loss)
         with tables.connect(self._url) as connection:
             for handle, item in known.items():
-                shape = None if is_new else self._revive(connection, handle, item)
+                shape = self._revive(connection, handle, item) if loss is None else None
                 if shape is None:
                     self._forget(handle)
                 else:
                     self._by_key[shape.definition.key] = shape
 
-    def _revive(
-        self, connection: psycopg.Connection, handle: str, item: dict[str, object]
-    ) -> Shape | None:
-        definition = Definition.of(item["definition"])  # type: ignore[arg-type]
-        stored = item["snapshot"]
+    def _revive(self, connection: psycopg.Connection, handle: str, item: Item) -> Shape | None:
+        definition, stored = Definition.of(item["definition"]), item["snapshot"]
         if item.get("version") != REGISTRY_VERSION:
             return None
         try:
@@ -147,22 +146,28 @@ class Shapes:
             if table.identity != item["identity"]:
                 return None
             shape = Shape(handle, definition, table, self._log(handle), waiting=None)
-            assert isinstance(stored, dict), "as it was written"
             shape.snapshot = TableSnapshot(**{**stored, "running": tuple(stored["running"])})
             shape.log.recover()
         except (BadRequest, Refused):
             return None
+        known = max(shape.log.tail[0], shape.snapshot.flushed)
+        doubt = self._slot.server.doubts(item["system"], known)
+        if doubt is not None:
+            logger.warning("shape %s starts anew: %s", handle, doubt)
+            return None
+        self._slot.know(shape.snapshot.flushed)
         return shape
 
     def _log(self, handle: str) -> ShapeLog:
         return ShapeLog(self._client, self._http, f"{self._prefix}/{handle}", time.time_ns())
 
     def _forget(self, handle: str) -> None:
-        self._registry.append_json({"operation": "drop", "handle": handle}, repeat_in_doubt=True)
+        # The log first: a full server then has room for the word that it is gone.
         try:
             self._log(handle).delete()
         except HeadraceError as error:
             logger.info("cannot delete the log of shape %s: %s", handle, error)
+        self._registry.remove(handle)
 
     # --- asking for a shape ---
 
@@ -242,6 +247,7 @@ class Shapes:
                 ending = [snapshot_end(shape.snapshot)] if has_rows else []
                 entries = chain(map(writer.snapshot, rows), ending)
                 shape.log.append(((0, number), entry) for number, entry in enumerate(entries))
+                self._slot.know(shape.snapshot.flushed)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
             raise TableChanged("The table was changed while it was read; try again.") from error
         except psycopg.errors.InsufficientPrivilege as error:
@@ -262,30 +268,58 @@ class Shapes:
 
     def _register(self, shape: Shape) -> None:
         assert shape.snapshot is not None, "it has been taken"
-        entry = {
-            "operation": "create",
-            "handle": shape.handle,
-            "definition": asdict(shape.definition),
-            "identity": shape.table.identity,
-            "snapshot": asdict(shape.snapshot),
-            "version": REGISTRY_VERSION,
-        }
-        self._registry.append_json(entry, repeat_in_doubt=True)
+        self._registry.add(
+            {
+                "handle": shape.handle,
+                "definition": asdict(shape.definition),
+                "identity": shape.table.identity,
+                "snapshot": asdict(shape.snapshot),
+                "system": self._slot.server.name,
+                "version": REGISTRY_VERSION,
+            }
+        )
 
     # --- following the slot ---
 
     def _follow(self) -> None:
         try:
-            connection = tables.connect(self._url)
-            for batch in self._feed.batches(self._stop):
-                connection = self._take(connection, batch)
+            connection = self._feed.reconnected(partial(tables.connect, self._url), self._stop)
+            while not self._stop.is_set():
+                try:
+                    for batch in self._feed.batches(self._stop):
+                        connection = self._take(connection, batch)
+                except ChangesLost as error:
+                    logger.warning("all shapes start anew: %s", error)
+                    self._start_anew()
             connection.close()
         except Exception as error:
+            self._fail(error)
+
+    def _start_anew(self) -> None:
+        """From a new slot: what readers have is followed by changes that nobody has any more."""
+        with self._lock:
+            for shape in list(self._by_key.values()):
+                self._drop(shape)
+            self.last_lsn = 0  # of a log that may have been longer than this one
+            # A shape that is made from here on waits for the lock: its snapshot is behind the slot.
+            self._feed.reconnected(self._slot.renew, self._stop)
+            self._room.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the process: without a feed no answer may say that it is up to date."""
+        if not self._stop.is_set():
+            logger.critical("shapes are no longer followed", exc_info=error)
             self.failure = error
-            logger.exception("the feed of shapes ended")
+            self.on_failure()
 
     def _watch(self) -> None:
         """End shapes whose tables have become others. A message would come with a row, if ever."""
+        try:
+            self._watch_tables()
+        except Exception as error:
+            self._fail(error)
+
+    def _watch_tables(self) -> None:
         connection: psycopg.Connection | None = None
         wait_secs = WATCH_SECS
         while not self._stop.wait(wait_secs):
@@ -293,7 +327,7 @@ class Shapes:
             try:
                 connection = connection or tables.connect(self._url)
                 self._compare(connection)
-            except (psycopg.Error, HeadraceError) as error:
+            except psycopg.Error as error:
                 logger.warning("cannot read the table definitions: %s", str(error).strip())
                 if connection is not None:
                     connection.close()
@@ -391,9 +425,9 @@ class Shapes:
 
     def _drop(self, shape: Shape) -> None:
         self._by_key.pop(shape.definition.key, None)
-        self._forget(shape.handle)
         shape.is_dropped = True
         self._notify(shape)
+        self._forget(shape.handle)
 
     def drop(self, shape: Shape) -> None:
         """Drop a shape on request."""

@@ -82,9 +82,14 @@ class Table:
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """What a transaction saw: which others were done when it looked, and where the log was."""
+    """What a transaction saw: which others were done when it looked, and where the log was.
+
+    `lsn` is where the next record went, and everything before `flushed` was on disk: what it saw
+    of others was, unless they commit asynchronously.
+    """
 
     lsn: int
+    flushed: int
     xmin: int
     xmax: int
     running: tuple[int, ...]
@@ -125,13 +130,18 @@ def rows(
     All clauses of `where` hold for them; `ending` may order and limit them.
     """
     found = connection.execute(
-        "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
+        "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text,"
+        " pg_current_wal_flush_lsn()::text"
     ).fetchone()
     assert found is not None, "a select without a table has one row"
     xmin, xmax, running = found[0].split(":")
     numbers = [int(number) & 0xFFFFFFFF for number in running.split(",") if number]
     snapshot = TableSnapshot(
-        lsn_number(found[1]), int(xmin) & 0xFFFFFFFF, int(xmax) & 0xFFFFFFFF, tuple(numbers)
+        lsn_number(found[1]),
+        lsn_number(found[2]),
+        int(xmin) & 0xFFFFFFFF,
+        int(xmax) & 0xFFFFFFFF,
+        tuple(numbers),
     )
     if definition.log == "changes_only":
         return snapshot, iter(())
