@@ -209,11 +209,13 @@ class ShapeApi:
         return await self._respond(request, None)
 
     async def _respond(self, request: Request, body: bytes | None) -> Response:
+        if self._shapes.failure is not None:
+            return _unavailable("Shapes are no longer followed; see the log.")
         try:
             subset = None if body is None else Subset.of_body(body)
             params = ShapeRequest(request.query_params, subset)
             shape = await asyncio.wait_for(self._shapes.get(params.definition), MAKE_SECS)
-            return await self._answered(request, params, shape)
+            return await self._answer(request, params, shape)
         except BadRequest as error:
             return _invalid(error)
         except psycopg.errors.LockNotAvailable:
@@ -222,14 +224,6 @@ class ShapeApi:
             return _unavailable(str(error).strip() or type(error).__name__)
         except HeadraceError as error:
             return _unavailable(error.detail)
-
-    async def _answered(self, request: Request, params: ShapeRequest, shape: Shape) -> Response:
-        try:
-            return await self._answer(request, params, shape)
-        except LogBroken as error:
-            logger.warning("shape %s cannot be read: %s", shape.handle, error)
-            await asyncio.to_thread(self._shapes.drop, shape)
-            return _refetch(None)
 
     async def _answer(self, request: Request, params: ShapeRequest, shape: Shape) -> Response:
         if params.handle is not None and params.handle != shape.handle:
@@ -242,14 +236,25 @@ class ShapeApi:
             return self._events(params, shape)
         start = shape.log.last if params.is_now else params.offset
         lsn = self._shapes.last_lsn
-        chunk = await shape.log.read(start)
+        chunk = await self._behind(shape, start)
         if params.is_live and not chunk.entries:
             await self._news(shape, start, LONG_POLL_SECS)
-            if shape.is_dropped:
-                return _refetch(None)
             lsn = self._shapes.last_lsn
-            chunk = await shape.log.read(start)
+            chunk = await self._behind(shape, start)
+        if shape.is_dropped:
+            return _refetch(None)
         return self._chunk(request, params, shape, chunk, lsn)
+
+    async def _behind(self, shape: Shape, start: Offset) -> LogChunk:
+        """Entries behind a place; none of a shape that is dropped, or now found to be broken."""
+        if shape.is_dropped:
+            return LogChunk([], start)
+        try:
+            return await shape.log.read(start)
+        except LogBroken as error:
+            logger.warning("shape %s cannot be read: %s", shape.handle, error)
+            await asyncio.to_thread(self._shapes.drop, shape)
+            return LogChunk([], start)
 
     async def _subset(self, shape: Shape, subset: Subset) -> Response:
         headers = {
@@ -286,8 +291,9 @@ class ShapeApi:
     ) -> Response:
         end = (0, 0.0) if chunk.end == BEFORE_ALL else chunk.end
         # The first answer never says that it is the whole: a cache keeps it for long.
-        is_up_to_date = not params.is_first and end >= shape.log.last
-        etag = f'"{shape.handle}:{params.offset_text}:{offset_text(end)}"'
+        is_up_to_date = not params.is_first and chunk.is_whole
+        state = "whole" if is_up_to_date else "part"
+        etag = f'"{shape.handle}:{params.offset_text}:{offset_text(end)}:{state}"'
         headers = {
             "electric-handle": shape.handle,
             "electric-offset": offset_text(end),
@@ -324,17 +330,23 @@ class ShapeApi:
 
     async def _event_stream(self, shape: Shape, at: Offset) -> AsyncIterator[bytes]:
         ends_at = time.monotonic() + SSE_SECS
-        while time.monotonic() < ends_at and not self._shapes.is_draining:
+        is_whole = True
+        # Clients discard the events of a connection that ends without an up-to-date.
+        while not self._shapes.is_draining and (not is_whole or time.monotonic() < ends_at):
             if self._held.is_exceeded:
                 return  # the client goes on from its last event when there is room
             lsn = self._shapes.last_lsn
-            chunk = await shape.log.read(at) if not shape.is_dropped else LogChunk([], at)
+            try:
+                chunk = await self._behind(shape, at)
+            except (HeadraceError, httpx.HTTPError) as error:
+                logger.warning("shape %s cannot be read now: %s", shape.handle, error)
+                return
             if chunk.entries:
-                at = chunk.end
+                at, is_whole = chunk.end, chunk.is_whole
                 with self._held.holding(CHUNK_BYTES):
                     for entry in chunk.entries:
                         yield _event(entry)
-                if at >= shape.log.last:
+                if is_whole:
                     yield _event(_up_to_date(lsn, at))
             elif shape.is_dropped:
                 yield _event(MUST_REFETCH)

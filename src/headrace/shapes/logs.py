@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import httpx
@@ -33,10 +34,15 @@ class LogBroken(RuntimeError):
 
 @dataclass(frozen=True)
 class LogChunk:
-    """Entries behind a place in the log; `end` is the address of the last, or that place."""
+    """Entries behind a place in the log; `end` is the address of the last, or that place.
+
+    It is whole if nothing else was published when it was read. More may be published before it is
+    sent: otherwise a reader of a busy table would never be up to date.
+    """
 
     entries: list[dict[str, Any]]
     end: Offset
+    is_whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,12 @@ class ShapeLog:
         A chunk ends where an append ended, if there is such a place: the next begins there. From
         the beginning there is only the snapshot: what caches keep for long does not grow.
         """
+        # An address with 0 or inf is between entries, and may be ahead of the log.
+        if 0 < start[1] < inf and start > self.last:
+            raise LogBroken(
+                f"The log {self._name} ends at {offset_text(self.last)}, and a reader has had "
+                f"{offset_text(start)}."
+            )
         last = self._snapshot_last if start == BEFORE_ALL else self.last
         if last is None or last <= start or not self._ends:
             return LogChunk([], start)
@@ -211,4 +223,4 @@ class ShapeLog:
             if line and self._ends[line - 1] > start:
                 end = self._ends[line - 1]
                 found = [entry for entry in found if parse_offset(entry["offset"]) <= end]
-        return LogChunk(found, end)
+        return LogChunk(found, end, is_whole=end >= last)
