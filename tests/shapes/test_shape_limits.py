@@ -102,3 +102,31 @@ def test_a_preflight_for_a_post_of_a_listed_origin_is_answered(
     process.stop()
     assert answer.status_code == 200
     assert "POST" in answer.headers["access-control-allow-methods"]
+
+
+def test_a_secret_is_asked_for_where_one_is_set(
+    server: ServerProcess, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute(ITEMS.encode())
+        db.execute("insert into items (title) values ('a')")
+    monkeypatch.setenv("SHAPES_SECRET", "sésame")
+    own = ShapesProcess(database, server.url, tmp_path / "shapes.log", "--allow-shape-deletion")
+    own.start()
+    with Follower(own.url, "items", secret="sésame") as one:
+        assert len(one.catch_up()) == 1
+        known = one.query(live="true")
+        for secret in ({}, {"secret": ""}, {"secret": "other"}):
+            params = {name: value for name, value in known.items() if name != "secret"} | secret
+            answers = [
+                one.http.request(method, "/v1/shape", params=params)
+                for method in ("GET", "POST", "DELETE")
+            ]
+            assert [answer.status_code for answer in answers] == [401, 401, 401]
+            assert answers[0].headers["cache-control"] == "no-store"
+            assert "electric-handle" not in answers[0].headers
+        assert one.step() == []
+        assert one.refetched == 0
+        legacy = {"table": "items", "offset": "-1", "api_secret": "sésame"}
+        assert one.http.get("/v1/shape", params=legacy).status_code == 200
+    own.stop()

@@ -38,6 +38,16 @@ def shapes(
             help="Origins whose pages may read shapes, comma-separated; * allows all.",
         ),
     ] = "",
+    secret: Annotated[
+        str,
+        typer.Option(
+            "--secret",
+            envvar="SHAPES_SECRET",
+            metavar="SECRET",
+            show_envvar=True,
+            help="Required in the parameter secret of every request for shapes.",
+        ),
+    ] = "",
 ) -> None:
     """Serve GET /v1/shape for @electric-sql/client, from POSTGRES_URL and DS_SERVER_URL."""
     missing = [name for name in ("psycopg", "starlette", "uvicorn") if find_spec(name) is None]
@@ -51,7 +61,7 @@ def shapes(
     from headrace.shapes.serving import serve
 
     log_plainly()
-    access = AccessRules(host_rules(host, names), _origins(cors_origins))
+    access = AccessRules(host_rules(host, names), _origins(cors_origins), secret)
     _refuse_second_reader(slot)
     service = Shapes(postgres_url(), server_url(), slot=slot, prefix=prefix, shapes_max=max_shapes)
     serve(service, allow_deletion=allow_shape_deletion, host=host, port=port, access=access)

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from typing import Any
 
 import httpx
@@ -93,10 +94,17 @@ class ShapeRequest:
 
 @dataclass(frozen=True)
 class AccessRules:
-    """The Host names the API answers to, and the origins whose pages may read from it."""
+    """The Host names the API answers to, the origins whose pages may read from it, and the secret
+    that requests for shapes must carry, if there is one."""
 
     hosts: HostRules = field(default_factory=HostRules)
     origins: tuple[str, ...] = ()
+    secret: str = field(default="", repr=False)
+
+    def admits(self, query: Mapping[str, str]) -> bool:
+        # Electric's clients of earlier versions call it api_secret.
+        given = query.get("secret") or query.get("api_secret") or ""
+        return not self.secret or compare_digest(given.encode(), self.secret.encode())
 
 
 class _Guard:
@@ -181,6 +189,8 @@ class ShapeApi:
         return Response(status_code=204, headers={"allow": ", ".join(METHODS)})
 
     async def delete(self, request: Request) -> Response:
+        if not self._access.admits(request.query_params):
+            return _unauthorized()
         if not self._allow_deletion:
             return _problem(405, "Deleting shapes is switched off here.")
         handle = request.query_params.get("handle")
@@ -198,6 +208,8 @@ class ShapeApi:
 
     async def post(self, request: Request) -> Response:
         """A subset whose parameters are too long for a URL."""
+        if not self._access.admits(request.query_params):
+            return _unauthorized()
         body = b""
         async for part in request.stream():
             body += part
@@ -209,6 +221,8 @@ class ShapeApi:
         return await self._respond(request, None)
 
     async def _respond(self, request: Request, body: bytes | None) -> Response:
+        if not self._access.admits(request.query_params):
+            return _unauthorized()
         if self._shapes.failure is not None:
             return _unavailable("Shapes are no longer followed; see the log.")
         try:
@@ -391,6 +405,10 @@ def _refetch(shape: Shape | None) -> Response:
 def _problem(status: int, message: str) -> Response:
     headers = {"cache-control": "no-store"}
     return JSONResponse({"message": message}, status_code=status, headers=headers)
+
+
+def _unauthorized() -> Response:
+    return _problem(401, "Unauthorized: the parameter secret is missing or wrong.")
 
 
 def _invalid(error: BadRequest) -> Response:
