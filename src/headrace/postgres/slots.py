@@ -193,6 +193,7 @@ class Slot:
     def current(self) -> Generation | None:
         """The generation in force, if one was ever made for these tables."""
         noted = self.noted()
+        # Empty while a snapshot is being made (step 2 above), so no generation is found then.
         if noted is None or set(noted.tables) != set(self.tables):
             return None
         return Generation(noted.generation, lsn_number(noted.lsn), noted.rows, noted.staged)
@@ -229,6 +230,7 @@ class Slot:
                 " where slot = %s and owner is null",
                 (owner, self.consumer, self.name),
             )
+        # The other may have claimed it between the check before and this statement.
         self.check_owner(owner)
 
     def noted(self) -> Noted | None:
@@ -432,6 +434,8 @@ class Slot:
         self._staging.begin(connection, self.tables)
         rows = 0
         if self.with_snapshot:
+            # Consumers of a later generation may have missed deletions; those of the first have no
+            # rows yet.
             rows = self._staging.add_resets(connection, self.tables) if number else 0
             for table in self.tables:
                 rows += self._staging.add_rows(connection, table, rows)

@@ -247,6 +247,8 @@ def _decide_on_closed(
     producer = command.producer
     if producer is not None:
         verdict = producers.judge(state.producers, producer, limits.producers_max)
+        # Also of an append that came before the one that closed: its client lost the answer, not
+        # the data.
         if isinstance(verdict, Repeat):
             return Repeated(verdict, True)
     elif command.close and not command.body:

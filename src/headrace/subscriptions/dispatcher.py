@@ -81,7 +81,9 @@ class Dispatcher:
         self._posts: Deliveries[Follower] = Deliveries(
             sender, self._prepare, self._finish, _host_of, self.on_defect
         )
+        # By name and not by stream: a wake stream may be deleted and created again.
         self._wake_streams: defaultdict[str, dict[Follower, None]] = defaultdict(dict)
+        # At most one each: for the lease, for the next attempt, or for the retry after a defect.
         self._timers: dict[Follower, asyncio.TimerHandle] = {}
         # A wake lists up to 1000 streams, and its event is an append: others want the loop, too.
         self._slices = Slices(loop)
@@ -110,6 +112,7 @@ class Dispatcher:
         self._timers.clear()
         if self._task is not None:
             self._task.cancel()
+            # Until it has ended: its deliveries must not call back into a storage that is closed.
             await asyncio.wait([self._task])
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
@@ -216,6 +219,8 @@ class Dispatcher:
         """Store what just changed; wake if there is something new; set the timer again."""
         if follower in self.set_aside:
             self._take_back(follower)
+        # Before anything that it may cause: what was decided is handed to storage first, and all
+        # that leaves the server waits for storage.
         self._store.save(follower.subscription)
         self.wake_soon(follower)
         self._disarm(follower)
@@ -252,6 +257,8 @@ class Dispatcher:
     def wake_soon(self, follower: Follower) -> None:
         """Runs within every append to a stream that is subscribed to."""
         subscription = follower.subscription
+        # One wake at a time: what comes meanwhile is pending, and starts the next when this one
+        # ends.
         if subscription.delivery.wake is not None or not subscription.pending:
             return
         # It is all that an append does for a subscription; the wake itself is made in a later turn.
@@ -268,6 +275,7 @@ class Dispatcher:
             yield
 
     def _wake(self, follower: Follower) -> None:
+        # Decided now and not when it was asked for: a claim may have come first.
         step = model.decide_wake(follower.subscription, new_wake_id())
         if step is None:
             return
@@ -328,6 +336,8 @@ class Dispatcher:
 
     def _on_created(self, stream: Stream) -> None:
         """A wake stream that was missing gets the events that nobody has claimed yet."""
+        # Events that could not be written while it was missing were only logged; the wakes are
+        # still there.
         if stream.state.name in self._wake_streams:
             followers = list(self._wake_streams[stream.state.name])
             self._slices.run_later(self._announce_again(followers), self.fail)

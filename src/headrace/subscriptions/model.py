@@ -201,6 +201,7 @@ class Subscription:
         self.base_url = base_url
         self.created_at_ms = created_at_ms
         self.links: dict[str, Link] = {}
+        # In the order in which they became pending: the one that waits longest is named first.
         self.pending: dict[str, None] = {}
         self.changed: set[str] = set()
         self.degraded: str | None = None  # why it does not follow every stream it should
@@ -246,6 +247,7 @@ class Subscription:
         link = self.links.get(stream)
         if link is None:
             return
+        # Kept if the pattern matches it as well: only the name was withdrawn.
         link.explicit = False
         self.changed.add(stream)
         if not link.by_glob:
@@ -295,6 +297,8 @@ def apply(subscription: Subscription, step: Step) -> None:
         if link.acked is None or position > link.acked:
             link.acked = position
             subscription.changed.add(stream)
+        # The tail may have moved on since the wake was made: then it stays pending, and wakes
+        # again.
         if not link.is_pending:
             subscription.pending.pop(stream, None)
 
@@ -427,6 +431,7 @@ def decide_answer(
     delivery = subscription.delivery
     if answer.done:
         return Step(delivery.ended(), acks)
+    # A callback may come before the answer to the webhook it belongs to: it takes the lease over.
     held = _leased(subscription, wake, wake.holder or WEBHOOK_HOLDER, now_ms)
     return Step(Delivery(delivery.generation, held), acks)
 

@@ -265,6 +265,7 @@ class Tracker:
         """What is left of a trimmed stream, after its snapshot if the query reads snapshots."""
         earliest = tail.earliest_offset
         [kept] = self._server.tails([{"stream": tail.stream, "from": earliest}])
+        # Between the two requests it may have been trimmed again, or deleted.
         if kept.problem is not None:
             self._refuse(kept)
             return None
@@ -309,6 +310,7 @@ class Tracker:
         while len(parts) < pieces - 1:
             query = {"stream": span.stream, "from": first, "max_bytes": size}
             end = self._server.tails([query])[0].until_offset
+            # The rest is less than a piece, or one message that is larger.
             if end is None or end >= span.end:
                 break
             parts.append(replace(span, start=first, end=end, bytes=size))

@@ -1,4 +1,9 @@
-"""The frame of an append, made without an object for it: nearly all frames are of appends."""
+"""The frame of an append, made without an object for it: nearly all frames are of appends.
+
+Apart from `frames`, because this module is compiled and that one cannot be: mypyc ignores the
+keywords of a class, by which msgspec knows one frame from another. The bytes are those of
+`frames.AppendFrame`, whose fields come in the same order.
+"""
 
 from __future__ import annotations
 
