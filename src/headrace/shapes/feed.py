@@ -115,6 +115,8 @@ class SlotFeed:
             try:
                 for batch in self._read(reader, stop, done):
                     yield batch
+                    # The consumer has it in its logs when it asks for more: only now may Postgres
+                    # give its log up.
                     if batch[-1].is_last_part:
                         done = batch[-1].end_lsn
                         self._acknowledge(reader, done)

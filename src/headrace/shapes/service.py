@@ -4,6 +4,16 @@ One thread follows the slot. It acknowledges a transaction only when every shape
 its log, so a crash repeats transactions and never skips one; what a log has already is left out. A
 shape that cannot go on (its table was truncated or changed) is dropped: its readers get 409 and
 have to fetch anew. Which shapes there are is itself a stream, the registry.
+
+    thread          does
+    event loop      answers requests; wakes those that wait for news
+    a worker each   makes one shape: its snapshot, then what has waited for it meanwhile
+    shapes-feed     gives every transaction to every shape
+    shapes-watch    ends shapes whose tables were replaced
+
+`_lock` is over the set of shapes and what each of them waits for. A shape that is being made is in
+the set before its snapshot is taken: a transaction that commits in between is in the snapshot, in
+what waits, or in both, and `TableSnapshot.saw` sorts that out.
 """
 
 from __future__ import annotations
@@ -348,8 +358,12 @@ class Shapes:
     def _take(self, connection: psycopg.Connection, batch: list[Transaction]) -> psycopg.Connection:
         """Give a batch to every shape it concerns, waiting while Postgres is unreachable."""
         with self._lock:
+            # A snapshot that takes long holds the slot up here, and not the memory: Postgres keeps
+            # the log.
             while any(s.waiting_bytes > WAITING_BYTES_MAX for s in self._waiting()):
                 self._room.wait()
+            # Under the lock to the end: a shape that was just made takes what waited and joins the
+            # others in one step (`_fill`), so no batch falls between.
             concerned = list(self._by_key.values())
             while concerned:
                 try:
