@@ -29,6 +29,8 @@ class DeadlineQueue:
 
     def add(self, member: Expiring) -> None:
         due = self._loop.time() + self._timeout_secs
+        # In the order of deadlines, since all wait equally long. One that waits already has to be
+        # removed before: it would keep its place, and hold up those behind it.
         self._members[member] = due
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._fire)

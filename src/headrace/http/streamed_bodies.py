@@ -68,6 +68,8 @@ class _Body:
         self._head = head
         self._pieces = pieces
         self._exchange = exchange
+        # Up to a piece is collected before anything is sent: a short body goes out with its length,
+        # and a failure before that has a status of its own.
         self._collected: list[bytes] | None = []
         self._collected_bytes = 0
         self._rest = memoryview(b"")
@@ -93,6 +95,7 @@ class _Body:
                 self._loop.call_soon(self.pump)
                 break
         self._pumping = False
+        # It is the client's deadline: it does not run while a piece is being read.
         if not self._over and not self._asking:
             self._stalled.add(self)
 
@@ -135,6 +138,8 @@ class _Body:
             self.pump()
 
     def _put(self, piece: bytes) -> None:
+        # Before this piece counts: an answer that exceeds the budget by itself is sent, if no other
+        # does.
         had_room = not self._unsent.is_exceeded
         self._count(len(piece))
         if self._collected is None:

@@ -94,6 +94,7 @@ class TailRoutes:
 
     def _wait(self, queries: list[TailQuery], exchange: Exchange) -> Iterator[None]:
         """Attach to each tail before checking it, so that no append in between is missed."""
+        # Without a position there is nothing that could be compared when a stream moves.
         if not queries or any(query.start is None for query in queries):
             raise InvalidRequest("A long-poll needs the offset of each stream, in from.")
         limit = self._engine.bounds.polled_tails_max
