@@ -80,8 +80,8 @@ def test_records_below_the_level_are_not_written() -> None:
 
 def test_the_most_specific_module_wins_in_any_order() -> None:
     log = Log(rust_log="headrace.http=error,off,headrace=warn")
-    assert written(log, "headrace.http.live", "headrace.engine", "asyncio") == [
-        "headrace.http.live error", "headrace.engine warn", "headrace.engine error",
+    assert written(log, "headrace.http.handlers.live", "headrace.engine", "asyncio") == [
+        "headrace.http.handlers.live error", "headrace.engine warn", "headrace.engine error",
     ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from types import CoroutineType, FrameType, FunctionType, GeneratorType, MethodT
 
 from headrace.cli import main
 from headrace.http import process_memory
-from headrace.http.stream_metadata import Document, StreamMetadata
+from headrace.http.handlers.stream_metadata import Document, StreamMetadata
 from headrace.testing.server_process import ServerProcess
 
 _many = StreamMetadata._many

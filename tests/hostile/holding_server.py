@@ -14,7 +14,7 @@ from headrace import clock
 from headrace.cli import main
 from headrace.engine.expiry_queue import ExpiryQueue
 from headrace.engine.stream_runtime import Stream
-from headrace.http.stream_metadata import Document, StreamMetadata
+from headrace.http.handlers.stream_metadata import Document, StreamMetadata
 from headrace.protocol.expiry import Moment
 from headrace.testing.server_process import ServerProcess
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.cli import main
 from headrace.engine.engine import AppendOutcome
-from headrace.http import streams
+from headrace.http.handlers import streams
 from headrace.protocol.responses import Response, append_answer
 from headrace.testing.server_process import ServerProcess
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.engine.reads import Chunk
 from headrace.http.connections.send_windows import UnsentBudget
 from headrace.http.exchange import Exchange
-from headrace.http.live import BOUNDARIES_MAX, EventReader, LiveReads
+from headrace.http.handlers.live import BOUNDARIES_MAX, EventReader, LiveReads
 from headrace.protocol.offsets import START, Position
 from tests.engine.helpers import new_engine, put
 

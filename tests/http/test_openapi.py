@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from headrace.errors import Draining, InsufficientStorage
-from headrace.http import buckets, routes, stream_metadata, subscription_routes
+from headrace.http import routes
 from headrace.http.exchange import Request
-from headrace.http.health import Health
+from headrace.http.handlers import buckets, stream_metadata, subscription_routes
+from headrace.http.handlers.health import Health
 from headrace.protocol import responses
 from headrace.protocol.responses import Response
 from headrace.testing.server_process import ServerProcess

@@ -12,26 +12,27 @@ from headrace.config import Config
 from headrace.engine.engine import Bounds, Engine
 from headrace.engine.slices import Slices
 from headrace.errors import HeadraceError, Overloaded
-from headrace.http import browser, openapi
-from headrace.http.buckets import BucketRoutes
+from headrace.http import openapi
 from headrace.http.connections.send_windows import UnsentBudget
 from headrace.http.cors import CorsPolicy
 from headrace.http.forwarded import ForwardedOrigins
-from headrace.http.health import Health
+from headrace.http.handlers import browser
+from headrace.http.handlers.buckets import BucketRoutes
+from headrace.http.handlers.health import Health
+from headrace.http.handlers.large_json import LargeJson
+from headrace.http.handlers.live import LiveReads
+from headrace.http.handlers.snapshots import SnapshotRoutes
+from headrace.http.handlers.stream_metadata import StreamMetadata
+from headrace.http.handlers.streamed_bodies import StreamedBodies
+from headrace.http.handlers.streams import StreamRoutes
+from headrace.http.handlers.subscription_routes import SubscriptionRoutes
+from headrace.http.handlers.tails import TailRoutes
+from headrace.http.handlers.trims import TrimRoutes
 from headrace.http.host_metrics import HostMetrics
-from headrace.http.large_json import LargeJson
-from headrace.http.live import LiveReads
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import ApiDescription
 from headrace.http.ratelimit import RateLimiter
 from headrace.http.routes import Application, Handler
-from headrace.http.snapshots import SnapshotRoutes
-from headrace.http.stream_metadata import StreamMetadata
-from headrace.http.streamed_bodies import StreamedBodies
-from headrace.http.streams import StreamRoutes
-from headrace.http.subscription_routes import SubscriptionRoutes
-from headrace.http.tails import TailRoutes
-from headrace.http.trims import TrimRoutes
 from headrace.http.url_schemes import BaseUrls, BucketUrls
 from headrace.http.watchdog import StallLog, Watchdog
 from headrace.limits import Limits

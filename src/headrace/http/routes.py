@@ -12,19 +12,19 @@ from typing import Final
 from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError, MethodNotAllowed, RouteNotFound
 from headrace.faults import internal_fault
-from headrace.http.buckets import BucketRoutes
 from headrace.http.cors import CorsPolicy
 from headrace.http.exchange import Exchange, Request
 from headrace.http.forwarded import ForwardedOrigins
-from headrace.http.health import Health
+from headrace.http.handlers.buckets import BucketRoutes
+from headrace.http.handlers.health import Health
+from headrace.http.handlers.stream_metadata import StreamMetadata
+from headrace.http.handlers.streams import StreamRoutes
+from headrace.http.handlers.subscription_routes import SubscriptionRoutes
+from headrace.http.handlers.tails import TailRoutes
+from headrace.http.handlers.trims import TrimRoutes
 from headrace.http.metrics import Metrics
 from headrace.http.permissions import Action
 from headrace.http.ratelimit import RateLimiter
-from headrace.http.stream_metadata import StreamMetadata
-from headrace.http.streams import StreamRoutes
-from headrace.http.subscription_routes import SubscriptionRoutes
-from headrace.http.tails import TailRoutes
-from headrace.http.trims import TrimRoutes
 from headrace.protocol import responses
 from headrace.protocol.names import CONTROL_PREFIX
 from headrace.protocol.tails import engine_name

@@ -53,7 +53,7 @@ _ROUTES: Final = "headrace.http.routes"
 _ASSEMBLY: Final = "headrace.http.app_factory"  # its `tick`, once a second
 _BACKGROUND: Final = (
     ("headrace.engine.feed", "feed"),
-    ("headrace.http.streamed_bodies", "streamed-body"),
+    ("headrace.http.handlers.streamed_bodies", "streamed-body"),
     ("headrace.http.deadlines", "live-timeout"),
     ("headrace.http.server", "tick"),
     ("headrace.storage.committer", "commit"),

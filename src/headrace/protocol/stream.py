@@ -211,7 +211,7 @@ def _regression(last: bytes, received: bytes) -> SequenceRegression:
 
 
 def _append_json(state: StreamState, command: Append, limits: Limits) -> Appended | Refused:
-    # A large body was validated in slices before it came here (`http.large_json`).
+    # A large body was validated in slices before it came here (`http.handlers.large_json`).
     logged = command.logged or json_log_form(command.body, limits)
     if isinstance(logged, Refused):
         return logged

@@ -16,10 +16,10 @@ import orjson
 
 from headrace.engine.slices import Slices
 from headrace.errors import InvalidName, InvalidRequest
-from headrace.http.body_work import BodyWork
 from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
 from headrace.http.forwarded import ForwardedOrigins
+from headrace.http.handlers.body_work import BodyWork
 from headrace.http.permissions import Action
 from headrace.protocol import names, responses
 from headrace.protocol.listing import parse_listing

@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, StreamNotFound
 from headrace.http.connections.send_windows import EVENT_WINDOW_BYTES, SharedEvent, UnsentBudget
 from headrace.http.deadlines import DeadlineQueue
 from headrace.http.exchange import Exchange, Frame
-from headrace.http.reads import chunk_response
+from headrace.http.handlers.reads import chunk_response
 from headrace.protocol import responses, sse
 from headrace.protocol.cursors import JITTER_SECS_MAX, next_cursor
 from headrace.protocol.offsets import Position

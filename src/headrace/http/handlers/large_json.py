@@ -15,9 +15,9 @@ from headrace.engine.creation import CreateOutcome
 from headrace.engine.engine import AppendOutcome, Engine
 from headrace.engine.slices import Slices
 from headrace.errors import Refused, StreamDeleted, StreamNotFound
-from headrace.http.body_work import BodyWork
 from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
+from headrace.http.handlers.body_work import BodyWork
 from headrace.protocol.headers import JSON, media_type
 from headrace.protocol.json_mode import LARGE_BYTES_MIN, Logged, log_form_steps
 from headrace.protocol.requests import Append, Create

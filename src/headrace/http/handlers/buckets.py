@@ -15,9 +15,9 @@ from headrace.errors import (
     StreamNotFound,
 )
 from headrace.http.exchange import Exchange, Request
+from headrace.http.handlers.snapshots import SnapshotRoutes
+from headrace.http.handlers.streams import StreamRoutes
 from headrace.http.permissions import BY_METHOD, Action
-from headrace.http.snapshots import SnapshotRoutes
-from headrace.http.streams import StreamRoutes
 from headrace.http.url_schemes import BucketUrls
 from headrace.protocol import buckets, responses
 from headrace.protocol.listing import (

@@ -27,10 +27,10 @@ from headrace.errors import (
     StreamNotFound,
     StreamSetAside,
 )
-from headrace.http.body_work import BodyWork
 from headrace.http.exchange import Exchange, Request
 from headrace.http.fault_answers import fault_answer
-from headrace.http.live import LiveReads
+from headrace.http.handlers.body_work import BodyWork
+from headrace.http.handlers.live import LiveReads
 from headrace.http.permissions import Action, Guard
 from headrace.protocol import responses
 from headrace.protocol.offsets import Position

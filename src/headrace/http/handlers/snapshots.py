@@ -17,7 +17,7 @@ from headrace.errors import (
     SnapshotNotFound,
 )
 from headrace.http.exchange import Exchange, Request
-from headrace.http.streamed_bodies import PIECE_BYTES, PieceReply, StreamedBodies
+from headrace.http.handlers.streamed_bodies import PIECE_BYTES, PieceReply, StreamedBodies
 from headrace.http.url_schemes import BucketUrls
 from headrace.protocol import multipart, responses
 from headrace.protocol.bounds import ReadBounds

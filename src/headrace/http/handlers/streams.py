@@ -16,10 +16,10 @@ from headrace.errors import (
     StreamNotFound,
 )
 from headrace.http.exchange import Exchange, Request
-from headrace.http.large_json import LargeJson, is_large
-from headrace.http.live import LiveReads, long_poll_answer
+from headrace.http.handlers.large_json import LargeJson, is_large
+from headrace.http.handlers.live import LiveReads, long_poll_answer
+from headrace.http.handlers.reads import chunk_etag, chunk_response, is_private, tail_response
 from headrace.http.permissions import BY_METHOD, Action
-from headrace.http.reads import chunk_etag, chunk_response, is_private, tail_response
 from headrace.http.url_schemes import UrlScheme
 from headrace.protocol import caching, responses
 from headrace.protocol.creation_defaults import CreationDefaults

@@ -1,0 +1,1 @@
+"""What answers requests: a module for each kind of resource, called by `http.routes`."""
