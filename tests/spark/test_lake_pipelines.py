@@ -128,7 +128,7 @@ def test_a_table_of_an_earlier_version_keeps_its_partitions(
     keep = lake.keeps_partition_columns
     [file] = write_files(lake.data_dir, "p", [old], lake.partition_by, keep_partition_columns=keep)
     flat = replace(file, name=Path(file.name).name)
-    (lake.data_dir / file.name).rename(lake.data_dir / flat.name)
+    Path(str(lake.data_dir / file.name)).rename(str(lake.data_dir / flat.name))
     assert lake.commit(text, "of an earlier version", 0, [flat])
 
     config = archive.Config(

@@ -1,4 +1,4 @@
-"""Places are paths or file URLs; what is neither is refused by name, and leaves no directory."""
+"""Places are paths, file URLs or on S3; what is neither is refused by name, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.spark.sources.lake import LakeSink
 
 ELSEWHERE = [
-    "s3://bucket/lake",
-    "s3a://bucket",
     "gs://b/c",
     "hdfs:///data",
     "abfss://c@a/d",
@@ -47,6 +45,16 @@ def test_a_scheme_that_is_not_supported_is_refused_by_name(place: str) -> None:
         assert (result.exit_code, told in result.output) == (2, True), result.output
     with pytest.raises(PlaceError, match=told):
         Run(True, Path(place))
+    assert os.listdir() == []
+
+
+def test_a_file_is_not_on_s3() -> None:
+    rows = StructType([StructField("n", LongType())])
+    options = {"path": "a", "catalog": "s3://bucket/lake", "tableFormat": "iceberg"}
+    with pytest.raises(PlaceError, match=r"catalog: .* has the scheme s3, which is not supported"):
+        LakeSink(options).writer(rows, overwrite=False)
+    with pytest.raises(PlaceError, match="has the scheme s3, which is not supported"):
+        Run(True, Path("s3://bucket/state"))  # a path has lost a slash of it
     assert os.listdir() == []
 
 

@@ -180,7 +180,7 @@ def test_the_streams_written_last_are_kept(
     assert [stream for stream, *_ in noted] == [f"{name}/a", f"{name}/c"]
 
 
-@pytest.mark.parametrize("checkpoint", ["s3://bucket/state", ""])
+@pytest.mark.parametrize("checkpoint", ["hdfs://host/state", ""])
 def test_a_checkpoint_that_holds_no_note_needs_a_place_for_it(
     query: Query, name: str, checkpoint: str
 ) -> None:

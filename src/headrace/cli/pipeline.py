@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.spark.pipelines.base import ConfigFile
     from headrace.spark.pipelines.progress import Progress
     from headrace.spark.pipelines.runner import PipelineSpec
+    from headrace.spark.places import Place
 
 app = typer.Typer(
     name="pipeline",
@@ -108,7 +109,7 @@ def _metrics(listen: str | None, specs: list[PipelineSpec]) -> Iterator[Callable
         yield metrics.saw
 
 
-def _work(name: str, file: ConfigFile, state: Path, *, once: bool) -> PipelineSpec:
+def _work(name: str, file: ConfigFile, state: Place, *, once: bool) -> PipelineSpec:
     from headrace.spark.pipelines import names, pipeline
     from headrace.spark.pipelines.base import Run
     from headrace.spark.pipelines.runner import PipelineSpec
@@ -130,12 +131,19 @@ def list_() -> None:
 
 
 @app.command()
-def prepare() -> None:
+def prepare(
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Instead, fetch the jars for a --state on S3 (13 MB).")
+    ] = False,
+) -> None:
     """Create a class data archive for Spark's JVM, so that pipelines start faster."""
     need_spark()
-    from headrace.spark.runtime import jvm_cds
+    from headrace.spark.runtime import jvm_cds, s3a
 
     try:
+        if s3:
+            typer.echo(s3a.fetch())
+            return
         made = jvm_cds.make()
     except (RuntimeError, OSError) as error:
         fail(str(error), EXIT_FAILED)
@@ -181,6 +189,7 @@ def status(
 ) -> None:
     """Show state, rows, rows per second, lag and last error. Exit code 1 if one failed."""
     need_spark()
+    from headrace.spark.object_store import StoreError
     from headrace.spark.pipelines.base import ConfigError, state_dir
     from headrace.spark.pipelines.progress import ProgressError
 
@@ -188,6 +197,8 @@ def status(
         found = [p for p in _all_progress(state_dir(state)) if name in (None, p.pipeline)]
     except (ConfigError, ProgressError) as error:
         fail(str(error), EXIT_REFUSED)
+    except StoreError as error:
+        fail(str(error), EXIT_FAILED)
     if not found:
         fail(f"no pipeline has run under {state}.{_stack_advice(state)}", EXIT_FAILED)
     for progress in found:
@@ -206,10 +217,11 @@ def _stack_advice(state: str) -> str:
     return f" Those of the stack are under another directory: --state {of_stack}"
 
 
-def _all_progress(state: Path) -> list[Progress]:
+def _all_progress(state: Place) -> list[Progress]:
     from headrace.spark.pipelines.progress import read_progress
+    from headrace.spark.places import directories_in
 
-    found = [read_progress(place) for place in sorted(state.glob("*/"))]
+    found = [read_progress(place) for place in directories_in(state)]
     return [progress for progress in found if progress is not None]
 
 

@@ -163,10 +163,12 @@ def configured(name: str, file: Path | None) -> tuple[PipelineConfig, dict[str, 
     """The configuration of a pipeline, and Spark's keys."""
     from headrace.spark.pipelines import names, pipeline
     from headrace.spark.pipelines.base import ConfigError, ConfigFile
+    from headrace.spark.runtime.s3a import export_settings
 
     if name not in names():
         raise ConfigError(f"there is no pipeline {name!r}; there are {', '.join(names())}.")
     found = ConfigFile.read(file)
+    export_settings(found.spark)
     return found.of(pipeline(name)), found.spark
 
 
@@ -184,6 +186,7 @@ def _refusals() -> Iterator[None]:
 
     from headrace.errors import HeadraceError
     from headrace.postgres.slot_names import SlotError
+    from headrace.spark.object_store import StoreError
     from headrace.spark.pipelines.base import ConfigError
 
     try:
@@ -192,7 +195,7 @@ def _refusals() -> Iterator[None]:
         fail(str(error), EXIT_REFUSED)
     except psycopg.OperationalError as error:
         fail(f"Postgres cannot be reached: {str(error).strip()}", EXIT_FAILED)
-    except HeadraceError as error:
+    except (HeadraceError, StoreError) as error:
         fail(str(error), EXIT_FAILED)
 
 

@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import PurePath
 from shlex import quote
 
 import psycopg
@@ -247,23 +246,23 @@ def _miss_lost_commits(connection: psycopg.Connection, claim: Claim) -> None:
     if connection.execute(_STILL_IN, values).fetchone() == (len(partitions),):
         return
     row = connection.execute(_LAST, (claim.writer, claim.query)).fetchone()
-    checkpoint = PurePath(claim.committed.note).parent
+    checkpoint = claim.committed.note.rpartition("/")[0]  # a path, or a URL
     anew = "start with another --state, and empty the table if it still has rows"
     if row is None:
         lost, again = "knows nothing of it", anew
     elif row[1]:
         lost = f"misses rows of batch {row[0]} and later"
         again = (
-            f"stop, run `python -m headrace.spark.rewind {quote(str(checkpoint))} --postgres "
+            f"stop, run `python -m headrace.spark.rewind {quote(checkpoint)} --postgres "
             f"URL --writer {quote(claim.writer)}`, and start again"
         )
     else:
         last = row[0]
         lost = f"misses rows of batch {last} and later"
         again = (
-            f"stop, delete the files numbered {last} and above in {checkpoint / 'commits'} and "
-            f"those numbered above {last} in {checkpoint / 'offsets'}, and start again. If the "
-            f"files {max(last - 1, 0)} and {last} are no longer in {checkpoint / 'offsets'}: {anew}"
+            f"stop, delete the files numbered {last} and above in {checkpoint}/commits and "
+            f"those numbered above {last} in {checkpoint}/offsets, and start again. If the "
+            f"files {max(last - 1, 0)} and {last} are no longer in {checkpoint}/offsets: {anew}"
         )
     raise SinkError(
         f"The writer {claim.writer!r} has committed batch {batch}, and the ledger {lost}: Postgres "

@@ -9,13 +9,12 @@ an empty one would switch the check off.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from headrace.spark.local_paths import PlaceError, local_path
+from headrace.spark.local_paths import PlaceError
 from headrace.spark.options import OptionError, Options
+from headrace.spark.places import Place, place_of, write_whole
 
 OPTION: Final = "committed"
 STREAMS_FILE: Final = "streams.json"  # of the streams that a query writes to
@@ -31,10 +30,10 @@ class NoteError(RuntimeError):
 class DriverNote:
     """One JSON object in a file."""
 
-    path: Path
+    path: Place
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Place:
         return self.path.absolute().parent
 
     def read(self) -> dict[str, Any] | None:
@@ -53,44 +52,32 @@ class DriverNote:
         return found
 
     def write(self, value: dict[str, Any]) -> None:
-        new = self.path.with_name(self.path.name + ".new")
-        with new.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(value))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
-        # Else a power cut may bring back the note before, and a loss of the last commit go
-        # unnoticed.
-        directory = os.open(self.path.absolute().parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_whole(self.path, json.dumps(value), durable=True)
 
 
 def query_note(options: Options, name: str) -> DriverNote | None:
     """The note of a streaming query: `name` in its checkpoint, unless `committed` says otherwise.
 
-    A checkpoint that this machine cannot write to as a directory needs the option: without a note
-    a sink that has lost commits would be written to as if it had not.
+    A checkpoint that is neither in a directory of this machine nor on S3 needs the option: without
+    a note a sink that has lost commits would be written to as if it had not.
     """
     if options.text(OPTION):
         return given_note(options)
     checkpoint = options.text(_CHECKPOINT)
     try:
         if checkpoint:
-            return DriverNote(local_path(_CHECKPOINT, checkpoint) / name)
+            return DriverNote(place_of(_CHECKPOINT, checkpoint) / name)
     except PlaceError:
         pass
     where = f"the checkpoint is at {checkpoint}" if checkpoint else f"{_CHECKPOINT} is not given"
     raise OptionError(
         f"The driver notes what it has committed in a file, and {where}. Set the option {OPTION} "
-        f"to a path on the driver's disk that a restart finds again, or to {_NONE}: then a sink "
-        "that lost commits, as in a restore, goes unnoticed."
+        f"to a path on the driver's disk that a restart finds again, or on S3, or to {_NONE}: then "
+        "a sink that lost commits, as in a restore, goes unnoticed."
     )
 
 
 def given_note(options: Options) -> DriverNote | None:
     """The note that the option `committed` names, as a batch write needs it."""
     place = options.text(OPTION)
-    return DriverNote(local_path(OPTION, place)) if place not in ("", _NONE) else None
+    return DriverNote(place_of(OPTION, place)) if place not in ("", _NONE) else None

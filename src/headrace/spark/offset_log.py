@@ -9,11 +9,12 @@ these two with what it has committed can be restored to any moment, and the quer
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from headrace.spark.places import Place, names_in, write_whole
 
 _BYTES_MAX: Final = 256 * 1024  # of both files; thousands of streams have more
 
@@ -26,7 +27,7 @@ class Planned:
     files: tuple[str, ...]
 
 
-def query_id(checkpoint: Path) -> str | None:
+def query_id(checkpoint: Place) -> str | None:
     """The id of the query, which Spark chose with the checkpoint; None before that."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text("utf-8"))["id"])
@@ -34,7 +35,7 @@ def query_id(checkpoint: Path) -> str | None:
         return None
 
 
-def planned(checkpoint: Path) -> Planned | None:
+def planned(checkpoint: Place) -> Planned | None:
     """The batch that was planned last, if it is small enough to be kept elsewhere."""
     batch = max(_numbers(checkpoint / "offsets"), default=None)
     if batch is None:
@@ -47,30 +48,31 @@ def planned(checkpoint: Path) -> Planned | None:
     return Planned(batch, files) if sum(map(len, files)) <= _BYTES_MAX else None
 
 
-def put_back(checkpoint: Path, to: Planned) -> None:
+def put_back(checkpoint: Place, to: Planned) -> None:
     """Let the query go on with this batch, which it runs again as it was planned."""
     later = [*_files(checkpoint / "commits", to.batch), *_files(checkpoint / "offsets", to.batch)]
-    for _, path in sorted(later, reverse=True):  # the newest first: a crash leaves no hole
+    # The newest first: a crash leaves no hole.
+    for _, path in sorted(later, key=lambda each: each[0], reverse=True):
         path.unlink()
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        _drop_checksum(path)
     first = to.batch - len(to.files) + 1
     for number, text in enumerate(to.files, first):
         path = checkpoint / "offsets" / str(number)
-        path.with_name(f".{number}.crc").unlink(missing_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        _drop_checksum(path)
+        write_whole(path, text, durable=True)
 
 
-def _files(directory: Path, first: int) -> Iterator[tuple[int, Path]]:
+def _drop_checksum(path: Place) -> None:
+    """Of the file's earlier text; on S3 Hadoop keeps none."""
+    if isinstance(path, Path):
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def _files(directory: Place, first: int) -> Iterator[tuple[int, Place]]:
     for number in _numbers(directory):
         if number >= first:
             yield number, directory / str(number)
 
 
-def _numbers(directory: Path) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(directory) if name.isdigit()]
-    except FileNotFoundError:
-        return []
+def _numbers(directory: Place) -> list[int]:
+    return [int(name) for name in names_in(directory) if name.isdigit()]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from headrace.spark.local_paths import PlaceError, local_path
+from headrace.spark.places import Place, write_whole
 
 FILE: Final = "quarantined.json"
 
 
 @dataclass(frozen=True)
 class QuarantineCount:
-    checkpoint: Path
+    checkpoint: Place
 
     @classmethod
     def of(cls, checkpoint: str) -> QuarantineCount | None:
@@ -32,10 +32,8 @@ class QuarantineCount:
         last, total = self._read()
         if not records or batch <= last:
             return
-        path = self.checkpoint / FILE
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps({"batch": batch, "total": total + records}), "utf-8")
-        new.replace(path)
+        counted = {"batch": batch, "total": total + records}
+        write_whole(self.checkpoint / FILE, json.dumps(counted))
 
     def total(self) -> int:
         return self._read()[1]

@@ -9,17 +9,16 @@ written once more from the source, if that still has it. The query must not run.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import psycopg
 
 from headrace.postgres.ledger import SinkError, last_planned
 from headrace.spark.commit_note import FILE
-from headrace.spark.local_paths import local_path
 from headrace.spark.offset_log import Planned, put_back, query_id
+from headrace.spark.places import Place, place_of
 
 
-def rewind(checkpoint: Path, postgres: str, writer: str) -> int:
+def rewind(checkpoint: Place, postgres: str, writer: str) -> int:
     """The batch that the query goes on with."""
     query = query_id(checkpoint)
     if query is None:
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("--writer", required=True)
     given = parser.parse_args()
     try:
-        place = local_path("checkpoint", given.checkpoint)
+        place = place_of("checkpoint", given.checkpoint)
         batch = rewind(place, given.postgres, given.writer)
     except (SinkError, ValueError, psycopg.Error) as error:
         parser.exit(1, f"{error}\n")

@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset as ds
 
+from headrace.spark.lake.delta_tables import delta_table, is_delta
 from headrace.spark.lake.parquet_files import ROWS_PER_GROUP, LakeError, remove_files, write_files
 from headrace.spark.lake.table_commits import Iceberg, location, partitions_of
-from headrace.spark.local_paths import local_path
+from headrace.spark.object_store import S3Path
+from headrace.spark.places import place_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -68,11 +70,11 @@ class Archive(Protocol):
 
 def find_archive(path: str) -> Archive | None:
     """The table at `path`, of whichever format it is."""
-    from deltalake import DeltaTable
-
-    place = local_path("table", path).absolute()
-    if DeltaTable.is_deltatable(str(place)):
+    place = place_of("table", path).absolute()
+    if is_delta(place):
         return DeltaArchive(str(place))
+    if isinstance(place, S3Path):
+        return None
     lake = Iceberg.at(place)
     with lake.opened() as table:
         return IcebergArchive(lake) if table is not None else None
@@ -83,9 +85,7 @@ class DeltaArchive:
     path: str
 
     def _table(self, version: int | None = None) -> Any:
-        from deltalake import DeltaTable
-
-        return DeltaTable(self.path, version=version)
+        return delta_table(self.path, version)
 
     def version(self) -> int:
         return int(self._table().version())
@@ -142,9 +142,7 @@ class DeltaArchive:
 @lru_cache(maxsize=1)
 def _delta_rows(path: str, version: int) -> ds.Dataset:
     """A version never changes, and to learn of its files the whole log is read."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(path, version=version).to_pyarrow_dataset()
+    return delta_table(path, version).to_pyarrow_dataset()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,6 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.lake.delta_stats import delta_stats
+from headrace.spark.object_store import S3Path
+from headrace.spark.places import Place
 
 ROWS_PER_GROUP: Final = 20_000  # a reader skips whole groups: Arrow's 1,048,576 hold everything
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -43,7 +44,7 @@ class LakeFile:
 
 
 def write_files(
-    directory: Path,
+    directory: Place,
     prefix: str,
     batches: Sequence[pa.RecordBatch],
     partition_by: Sequence[str],
@@ -89,28 +90,39 @@ def partition_text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def no_place(directory: Path, error: OSError) -> str:
+def no_place(directory: Place, error: OSError) -> str:
     # The table library gives no number, only what the system says.
     is_full = error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
     problem = "has no room" if is_full else f"cannot be written ({' '.join(str(error).split())})"
     return f"{directory} {problem}. Nothing of this batch is in; it comes again at the next start."
 
 
-def remove_files(directory: Path, files: Sequence[LakeFile]) -> None:
+def remove_files(directory: Place, files: Sequence[LakeFile]) -> None:
     """Files of an attempt that did not count."""
     for file in files:
         (directory / file.name).unlink(missing_ok=True)
 
 
-def _write(directory: Path, name: str, table: pa.Table, values: tuple[Any, ...]) -> LakeFile:
-    path = directory / name
+def _write(directory: Place, name: str, table: pa.Table, values: tuple[Any, ...]) -> LakeFile:
+    size_bytes = _write_parquet(directory / name, table)
+    return LakeFile(name, size_bytes, table.num_rows, values, delta_stats(table))
+
+
+def _write_parquet(path: Place, table: pa.Table) -> int:
+    """The size of the file."""
+    if isinstance(path, S3Path):
+        held = pa.BufferOutputStream()
+        pq.write_table(table, held, compression="zstd", row_group_size=ROWS_PER_GROUP)
+        written = held.getvalue()
+        path.write_bytes(memoryview(written).cast("B"))
+        return int(written.size)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         pq.write_table(table, path, compression="zstd", row_group_size=ROWS_PER_GROUP)
     except OSError:
         path.unlink(missing_ok=True)
         raise
-    return LakeFile(name, path.stat().st_size, table.num_rows, values, delta_stats(table))
+    return path.stat().st_size
 
 
 def _parts(

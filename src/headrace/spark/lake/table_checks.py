@@ -13,13 +13,14 @@ import pyarrow as pa
 from pyarrow import types
 
 from headrace.spark.lake.parquet_files import LakeError
+from headrace.spark.places import Place, names_in
 
 
-def check_delta_place(path: Path) -> None:
+def check_delta_place(path: Place) -> None:
     # The Delta library decodes such a part of a path in one place and not in another.
     if re.search("%[0-9A-Fa-f]{2}", str(path)):
         raise LakeError(f"{path} cannot hold a Delta table: name it without % before two digits.")
-    if any((path / "metadata").glob("*.metadata.json")):
+    if any(name.endswith(".metadata.json") for name in names_in(path / "metadata")):
         raise LakeError(_other_format(path, "an Iceberg", "delta"))
 
 
@@ -30,14 +31,14 @@ def check_iceberg_place(path: Path) -> None:
         raise LakeError(_other_format(path, "a Delta", "iceberg"))
 
 
-def _other_format(path: Path, has: str, wanted: str) -> str:
+def _other_format(path: Place, has: str, wanted: str) -> str:
     return (
         f"{path} holds {has} table, and {wanted} was asked for. Keep its format, or name another "
         "table."
     )
 
 
-def check_partitions(path: Path, has: Sequence[str], given: Sequence[str]) -> None:
+def check_partitions(path: Place, has: Sequence[str], given: Sequence[str]) -> None:
     if list(has) != list(given):
         raise LakeError(
             f"{path} is partitioned by {list(has)}, not by {list(given)}. Use the same "
@@ -45,7 +46,7 @@ def check_partitions(path: Path, has: Sequence[str], given: Sequence[str]) -> No
         )
 
 
-def check_columns(path: Path, has: pa.Schema, given: pa.Schema, int_bits_min: int = 8) -> None:
+def check_columns(path: Place, has: pa.Schema, given: pa.Schema, int_bits_min: int = 8) -> None:
     """The same columns of the same types, in any order."""
     there = {field.name: type_name(field.type, int_bits_min) for field in has}
     here = {field.name: type_name(field.type, int_bits_min) for field in given}

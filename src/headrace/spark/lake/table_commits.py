@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from headrace.spark.lake.delta_tables import created, delta_table, is_delta
 from headrace.spark.lake.parquet_files import LakeFile, partition_text
 from headrace.spark.lake.table_checks import (
     check_columns,
@@ -31,6 +32,7 @@ from headrace.spark.lake.table_history import (
     mark_of_delta,
     mark_of_iceberg,
 )
+from headrace.spark.places import Place
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -50,7 +52,7 @@ class LakeTable(Protocol):
     def keeps_partition_columns(self) -> bool: ...
 
     @property
-    def data_dir(self) -> Path: ...
+    def data_dir(self) -> Place: ...
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse rows that the table, if it is there, would not hold as they are."""
@@ -70,37 +72,51 @@ class LakeTable(Protocol):
 
 @dataclass(frozen=True)
 class DeltaLake:
-    path: Path
+    path: Place
     partition_by: tuple[str, ...]
     keeps_partition_columns = False
 
     @property
-    def data_dir(self) -> Path:
+    def data_dir(self) -> Place:
         return self.path
 
     def check(self, schema: pa.Schema) -> None:
-        from deltalake import DeltaTable
-
         check_delta_place(self.path)
-        if DeltaTable.is_deltatable(str(self.path)):
-            self._check(DeltaTable(str(self.path)), schema)
+        if is_delta(self.path):
+            self._check(delta_table(self.path), schema)
 
     def _check(self, table: DeltaTable, schema: pa.Schema) -> None:
         check_partitions(self.path, table.metadata().partition_columns, self.partition_by)
         check_columns(self.path, pa.schema(table.schema().to_arrow()), schema)
 
     def commit(self, schema: pa.Schema, query: str, batch: int, files: Sequence[LakeFile]) -> bool:
-        from deltalake import CommitProperties, DeltaTable, Transaction
-        from deltalake.transaction import AddAction
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
 
-        table = DeltaTable.create(
-            str(self.path), schema, mode="ignore", partition_by=list(self.partition_by)
-        )
+        table = created(self.path, schema, self.partition_by)
         self._check(table, schema)
         if _is_in_delta(table, query, batch):
             return False
+        if not files:
+            return True
+        mark = CommitProperties(app_transactions=[Transaction(query, batch)])
+        partitions = list(self.partition_by)
+        actions = self._actions(files)
+        try:
+            table.create_write_transaction(
+                actions, "append", schema, partitions, commit_properties=mark
+            )
+        except CommitFailedError:
+            # If S3's answer is lost, the library asks again, and collides with its own commit.
+            if not self._holds(files):
+                raise
+        return True
+
+    def _actions(self, files: Sequence[LakeFile]) -> list[Any]:
+        from deltalake.transaction import AddAction
+
         now_ms = int(time.time() * 1000)
-        actions: list[Any] = [
+        return [
             AddAction(
                 file.name,
                 file.size_bytes,
@@ -111,30 +127,22 @@ class DeltaLake:
             )
             for file in files
         ]
-        if actions:
-            mark = CommitProperties(app_transactions=[Transaction(query, batch)])
-            table.create_write_transaction(
-                actions, "append", schema, list(self.partition_by), commit_properties=mark
-            )
-        return True
+
+    def _holds(self, files: Sequence[LakeFile]) -> bool:
+        """Whether the table has these very files; no two are ever called the same."""
+        held = {uri.rpartition("/")[2] for uri in delta_table(self.path).file_uris()}
+        return held.issuperset(file.name.rpartition("/")[2] for file in files)
 
     def has(self, query: str, batch: int) -> bool:
-        from deltalake import DeltaTable
-
-        path = str(self.path)
-        return DeltaTable.is_deltatable(path) and _is_in_delta(DeltaTable(path), query, batch)
+        return is_delta(self.path) and _is_in_delta(delta_table(self.path), query, batch)
 
     def mark(self, batch: int) -> TableMark:
-        from deltalake import DeltaTable
-
-        return mark_of_delta(DeltaTable(str(self.path)), batch)
+        return mark_of_delta(delta_table(self.path), batch)
 
     def lost(self, query: str, mark: TableMark) -> str | None:
-        from deltalake import DeltaTable
-
-        if not DeltaTable.is_deltatable(str(self.path)):
+        if not is_delta(self.path):
             return GONE
-        table = DeltaTable(str(self.path))
+        table = delta_table(self.path)
         return lost_of_delta(table, mark, _last_in_delta(table, query))
 
 

@@ -7,6 +7,7 @@ with the time it was valid (SCD type 2). It is in Postgres, or in a lake as Delt
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -30,6 +31,7 @@ from headrace.spark.pipelines.base import (
     local_postgres,
 )
 from headrace.spark.pipelines.stream_source import StreamsConfig, messages
+from headrace.spark.places import names_in
 
 _BUCKET = "postgres"  # where postgres-to-stream writes changes
 _PARTITIONS = 4
@@ -92,6 +94,7 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
             _apply_to_postgres(changes, config, run, batch)
         else:
             _apply_to_lake(changes, config, run, batch)
+            assert isinstance(run.checkpoint, Path), "it is on S3 for other pipelines only"
             merging.after_batch(lake_of(config), run.checkpoint)
 
     writer = source(spark, config).writeStream.foreachBatch(write)
@@ -100,8 +103,7 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
 
 def _refuse_another_target(config: Config, run: Run) -> None:
     """A checkpoint says what is in its tables; of another target's it says nothing."""
-    had = run.checkpoint / (COMMITTED_FILE if config.is_lake else LAKE_NOTES)
-    if had.exists():
+    if (COMMITTED_FILE if config.is_lake else LAKE_NOTES) in names_in(run.checkpoint):
         raise ConfigError(
             f"The checkpoint in {run.state_dir} is of another target than {config.target}, and "
             "its position would leave out what is before it. Use another --state, or: headrace "

@@ -18,9 +18,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.lake.archives import find_archive
 from headrace.spark.lake.parquet_files import LakeError
-from headrace.spark.local_paths import local_path
+from headrace.spark.object_store import S3Path
 from headrace.spark.pipelines.base import ConfigError, Pipeline, Run
 from headrace.spark.pipelines.stream_source import StreamsConfig, messages
+from headrace.spark.places import place_of
+from headrace.spark.sources.lake import ICEBERG_ON_S3
 
 PARTITIONS = ("day", "shard")
 OLD_PARTITIONS = ("stream", "day")  # of tables that earlier versions made; they keep them
@@ -37,7 +39,8 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        local_path("table", self.table)
+        if isinstance(place_of("table", self.table), S3Path) and self.format == "iceberg":
+            raise ValueError(f"table: {ICEBERG_ON_S3}")
         if not 1 <= self.shards <= SHARDS_MAX:
             raise ValueError(f"shards must be 1 to {SHARDS_MAX}, not {self.shards}.")
 
@@ -124,7 +127,7 @@ def _has_ended(query: StreamingQuery, wait_secs: int) -> bool:
         return True
 
 
-PIPELINE = Pipeline("archive", "messages of streams into a lake table", Config, start)
+PIPELINE = Pipeline("archive", "messages of streams into a lake table", Config, start, True)
 
 if __name__ == "__main__":
     from headrace.spark.pipelines.runner import main

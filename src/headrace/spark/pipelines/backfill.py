@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -28,6 +27,7 @@ from headrace.spark.pipelines import (
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.batch_job import Job, started
 from headrace.spark.pipelines.runner import PipelineSpec
+from headrace.spark.places import Place
 from headrace.spark.session import activate
 
 NAME = "stream-to-postgres-backfill"
@@ -60,7 +60,7 @@ class BackfillRange:
         return sum(_position(end).messages - _position(start).messages for start, end in pairs)
 
 
-def backfill(config: PipelineConfig, state: Path, start: str, end: str) -> PipelineSpec:
+def backfill(config: PipelineConfig, state: Place, start: str, end: str) -> PipelineSpec:
     if not isinstance(config, stream_to_postgres.Config):
         raise ConfigError(_refusal(config))
     wanted = BackfillRange.of(config, start, end)

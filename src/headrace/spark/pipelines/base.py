@@ -17,6 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.spark.local_paths import PlaceError, local_path
+from headrace.spark.object_store import S3Path
+from headrace.spark.places import Place, names_in, place_of
 
 # A batch of wide rows must fit into Spark's usual heap of 1 GiB, several times over.
 BYTES_PER_BATCH = 64 * 1024 * 1024
@@ -60,19 +62,20 @@ class Run:
     """How a pipeline runs: until there is nothing left, or for ever; and where its state is."""
 
     once: bool
-    state_dir: Path
+    state_dir: Place
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "state_dir", local_path("state_dir", str(self.state_dir)))
+        if isinstance(self.state_dir, Path):
+            object.__setattr__(self, "state_dir", local_path("state_dir", str(self.state_dir)))
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Place:
         return self.state_dir / "checkpoint"
 
     @property
     def has_begun(self) -> bool:
         """Whether the checkpoint has the plan of a batch."""
-        return any((self.checkpoint / "offsets").glob("*"))
+        return bool(names_in(self.checkpoint / "offsets"))
 
     def query_id(self) -> str | None:
         """The id that Spark gave the checkpoint's query; None without a checkpoint."""
@@ -101,18 +104,21 @@ class Run:
         so an idle pipeline costs nothing and the first record waits for no clock. With
         `every_secs` batches begin no more often.
         """
-        self.checkpoint.mkdir(parents=True, exist_ok=True)
-        place = str(self.checkpoint.resolve())
+        if isinstance(self.checkpoint, S3Path):
+            place = self.checkpoint.hadoop_url
+        else:
+            self.checkpoint.mkdir(parents=True, exist_ok=True)
+            place = str(self.checkpoint.resolve())
         ready = writer.queryName(name).option("checkpointLocation", place)
         if self.once:
             return ready.trigger(availableNow=True).start()
         return ready.trigger(processingTime=f"{every_secs} seconds").start()
 
 
-def state_dir(given: str) -> Path:
-    """The directory that --state names."""
+def state_dir(given: str) -> Place:
+    """The place that --state names."""
     try:
-        return local_path("--state", given)
+        return place_of("--state", given)
     except PlaceError as error:
         raise ConfigError(str(error)) from None
 
@@ -125,6 +131,7 @@ class Pipeline:
     summary: str
     config: type[PipelineConfig]
     start: Callable[[SparkSession, Any, Run], StreamingQuery]
+    may_be_on_s3: bool = False  # its state
 
     def configure(self, document: Mapping[str, Any]) -> PipelineConfig:
         """The configuration from its table of a TOML file, checked."""

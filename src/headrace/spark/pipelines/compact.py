@@ -182,7 +182,7 @@ def _is_open(message: object, before: bool) -> bool:
     return before if control is None else control == "snapshot-start"
 
 
-PIPELINE = Pipeline("compact", "keyed changes into a snapshot of their state", Config, start)
+PIPELINE = Pipeline("compact", "keyed changes into a snapshot of their state", Config, start, True)
 
 if __name__ == "__main__":
     from headrace.spark.pipelines.runner import main

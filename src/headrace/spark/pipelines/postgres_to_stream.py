@@ -25,6 +25,7 @@ from headrace.client import Client
 from headrace.errors import HeadraceError
 from headrace.postgres.copies import OnPartitions
 from headrace.postgres.origins import Origin
+from headrace.spark.object_store import S3Path
 from headrace.spark.pipelines.base import (
     BYTES_PER_BATCH,
     ConfigError,
@@ -33,6 +34,7 @@ from headrace.spark.pipelines.base import (
     Run,
     local_postgres,
 )
+from headrace.spark.places import write_whole
 from headrace.spark.sources.postgres_changes import ROW_BYTES_MAX
 from headrace.spark.streams.row_checks import name_refusal
 
@@ -112,13 +114,13 @@ def with_stream(config: Config, run: Run) -> Config:
         return config
     note = run.state_dir / STREAM_FILE
     if config.format == "rows":
-        stream = _STREAM_OF_ROWS
-    elif note.is_file():
+        return msgspec.structs.replace(config, stream=_STREAM_OF_ROWS)
+    try:
         stream = note.read_text("utf-8")
-    else:
+    except FileNotFoundError:
         stream = _STREAM_OF_ROWS if run.has_begun else _STREAM_OF_CHANGES
         run.state_dir.mkdir(parents=True, exist_ok=True)
-        note.write_text(stream, "utf-8")
+        write_whole(note, stream)
     return msgspec.structs.replace(config, stream=stream)
 
 
@@ -185,7 +187,8 @@ def _check_quarantine(config: Config) -> None:
 
 def consumer_name(run: Run) -> str:
     """The owner that a second pipeline on the same slot is shown."""
-    return f"{socket.gethostname()}:{run.state_dir.resolve()}"
+    place = run.state_dir
+    return f"{socket.gethostname()}:{place if isinstance(place, S3Path) else place.resolve()}"
 
 
 def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFrame:

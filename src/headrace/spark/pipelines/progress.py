@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from headrace.spark.object_store import S3Path
+from headrace.spark.places import Place, write_whole
+
 PROGRESS_FILE = "progress.json"
+_SILENCE_SECS_MAX = 60.0  # six reports to S3
 STARTING, RUNNING, STOPPED, FAILED, DEAD = "starting", "running", "stopped", "failed", "dead"
 
 
@@ -47,18 +51,15 @@ class Progress:
     last_error: str | None = None
     offsets: list[dict[str, Any]] = field(default_factory=list)
 
-    def write(self, state_dir: Path) -> None:
-        path = state_dir / PROGRESS_FILE
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(asdict(self)), "utf-8")
-        new.replace(path)
+    def write(self, state_dir: Place) -> None:
+        write_whole(state_dir / PROGRESS_FILE, json.dumps(asdict(self)))
 
 
 class ProgressError(ValueError):
     """A file that should hold the progress of a pipeline does not."""
 
 
-def read_progress(state_dir: Path) -> Progress | None:
+def read_progress(state_dir: Place) -> Progress | None:
     """The last word of a pipeline, corrected if its process is gone without one."""
     path = state_dir / PROGRESS_FILE
     try:
@@ -67,9 +68,16 @@ def read_progress(state_dir: Path) -> Progress | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise ProgressError(f"{path} is not a progress file: {error}") from None
-    if progress.state in (STARTING, RUNNING) and not _is_alive(progress.pid):
+    # A process that is on another machine cannot be asked for; it reports every few seconds.
+    is_on_s3 = isinstance(state_dir, S3Path)
+    is_there = _is_recent(progress) if is_on_s3 else _is_alive(progress.pid)
+    if progress.state in (STARTING, RUNNING) and not is_there:
         progress.state = DEAD
     return progress
+
+
+def _is_recent(progress: Progress) -> bool:
+    return time.time() - progress.updated_at < _SILENCE_SECS_MAX
 
 
 def _is_alive(pid: int) -> bool:

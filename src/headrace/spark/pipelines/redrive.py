@@ -9,7 +9,6 @@ Several pipelines may share a quarantine stream; each takes the records of its o
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,12 +21,13 @@ from headrace.spark.pipelines import apply_changes, postgres_to_stream, stream_t
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.runner import PipelineSpec
 from headrace.spark.pipelines.stream_to_postgres import NOT_TEXT
+from headrace.spark.places import Place
 
 SUFFIX = "-redrive"
 _MESSAGES_PER_BATCH = 10_000
 
 
-def redrive(config: PipelineConfig, state: Path) -> PipelineSpec:
+def redrive(config: PipelineConfig, state: Place) -> PipelineSpec:
     """The run that redrives; its state is next to that of the pipeline in `state`."""
     match config:
         case stream_to_postgres.Config():

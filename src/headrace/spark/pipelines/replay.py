@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -21,9 +20,9 @@ from headrace.client.settings import Settings
 from headrace.errors import InvalidOffset
 from headrace.protocol.offsets import START, parse_token
 from headrace.spark.lake.archives import Archive, ArchivedRange, find_archive
-from headrace.spark.local_paths import local_path
 from headrace.spark.pipelines.base import ConfigError, Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.batch_job import Job, started
+from headrace.spark.places import Place, place_of, write_whole
 from headrace.spark.streams.appender import Appender, TaskProducer
 from headrace.spark.streams.stream_api import StreamApi
 from headrace.spark.streams.stream_options import WriteOptions
@@ -41,7 +40,7 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        local_path("table", self.table)
+        place_of("table", self.table)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     return started(Job(lambda job: replay(spark, config, run.state_dir)))
 
 
-def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
+def replay(spark: SparkSession, config: Config, state_dir: Place) -> int:
     """Write every stream; how many messages."""
     archive = open_archive(config.table)
     version = _noted_version(state_dir, config)
@@ -67,7 +66,7 @@ def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
         refuse_used(config, streams)
         state_dir.mkdir(parents=True, exist_ok=True)
         noted = {"version": version} | _course(config)
-        (state_dir / VERSION_FILE).write_text(json.dumps(noted), "utf-8")
+        write_whole(state_dir / VERSION_FILE, json.dumps(noted))
     else:
         streams = plan(archive, version, config)
     if not streams:
@@ -81,7 +80,7 @@ def replay(spark: SparkSession, config: Config, state_dir: Path) -> int:
 def open_archive(path: str) -> Archive:
     found = find_archive(path)
     if found is None:
-        place = local_path("table", path).absolute()
+        place = place_of("table", path).absolute()
         raise ConfigError(
             f"{place} is not a Delta table and holds no Iceberg table; archive writes either."
         )
@@ -120,14 +119,14 @@ def _course(config: Config) -> dict[str, object]:
     """What has to stay as it is for appends to be the same when they come again."""
     return {
         "server": config.server,
-        "table": str(local_path("table", config.table).absolute()),
+        "table": str(place_of("table", config.table).absolute()),
         "streams": sorted(config.streams),
         "to": config.to,
         "producer": config.producer,
     }
 
 
-def _noted_version(state_dir: Path, config: Config) -> int | None:
+def _noted_version(state_dir: Place, config: Config) -> int | None:
     try:
         noted = json.loads((state_dir / VERSION_FILE).read_text("utf-8"))
     except FileNotFoundError:
@@ -204,7 +203,7 @@ def _size_bytes(before: str, offset: str) -> int:
     return max(0, end.bytes - start.bytes)
 
 
-PIPELINE = Pipeline("replay", "a lake table back into streams", Config, start)
+PIPELINE = Pipeline("replay", "a lake table back into streams", Config, start, True)
 
 if __name__ == "__main__":
     from headrace.spark.pipelines.runner import main

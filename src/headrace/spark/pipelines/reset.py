@@ -13,11 +13,9 @@ well. Only someone who knows that the other checkpoint is lost can say so (`chec
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headrace.postgres.ledger_owners import APPLIED, LEDGER, forget, owner_of
@@ -35,6 +33,7 @@ from headrace.spark.pipelines import (
 )
 from headrace.spark.pipelines.base import RESETS_FILE, ConfigError, PipelineConfig, Run
 from headrace.spark.pipelines.progress import PROGRESS_FILE
+from headrace.spark.places import names_in, remove_tree, write_whole
 
 LOST_OPTION = "--checkpoint-lost"
 _WITHOUT_CHECKPOINT = (compact.Config, replay.Config)  # they have progress, or a version
@@ -52,12 +51,12 @@ def refuse_without_state(name: str, config: PipelineConfig, run: Run) -> None:
     """Refuse a state that has nothing to forget: --state is wrong, or the checkpoint is lost."""
     if isinstance(config, _WITHOUT_CHECKPOINT):
         files = (PROGRESS_FILE, replay.VERSION_FILE)
-        if not any((run.state_dir / file).exists() for file in files):
+        if not any(file in names_in(run.state_dir) for file in files):
             raise ConfigError(
                 f"{run.state_dir} has no state of {name}, so there is nothing to reset. Is --state "
                 "the one that it runs with?"
             )
-    elif not run.checkpoint.is_dir():
+    elif not names_in(run.checkpoint):
         raise ConfigError(
             f"{run.state_dir} has no checkpoint of {name}, and nothing was changed. Give the "
             f"--state that it runs with. If its checkpoint is lost, add {LOST_OPTION}."
@@ -204,10 +203,11 @@ def _release_slot(config: postgres_to_stream.Config, run: Run, lost: bool) -> St
 
 def _owner_in(run: Run) -> str | None:
     """The owner that the newest position of the checkpoint names."""
-    found = [path for path in (run.checkpoint / "offsets").glob("*") if path.name.isdigit()]
+    offsets = run.checkpoint / "offsets"
+    found = [int(name) for name in names_in(offsets) if name.isdigit()]
     if not found:
         return None
-    newest = max(found, key=lambda path: int(path.name))
+    newest = offsets / str(max(found))
     with suppress(ValueError, IndexError, OSError):
         position: Any = json.loads(newest.read_text("utf-8").splitlines()[-1])
         return (
@@ -218,6 +218,11 @@ def _owner_in(run: Run) -> str | None:
 
 def _new_producer(config: postgres_to_stream.Config, run: Run) -> Step:
     number = run.resets() + 1
+
+    def count() -> None:
+        run.state_dir.mkdir(parents=True, exist_ok=True)
+        write_whole(run.state_dir / RESETS_FILE, str(number))
+
     return Step(
         f"From now on it appends as the producer {config.producer}.{number}, because the streams "
         "know the batches of the last one. Messages that are there stay.",
@@ -244,7 +249,7 @@ def _new_writer(config: apply_changes.Config, run: Run) -> Step:
 
 def _count_reset(run: Run, number: int) -> None:
     run.state_dir.mkdir(parents=True, exist_ok=True)
-    _write(run.state_dir / RESETS_FILE, str(number))
+    write_whole(run.state_dir / RESETS_FILE, str(number))
 
 
 def _forget_files(run: Run) -> Step:
@@ -252,13 +257,7 @@ def _forget_files(run: Run) -> Step:
         # The position last: while it is there, a reset can be repeated in the same way.
         for name in (replay.VERSION_FILE, PROGRESS_FILE):
             (run.state_dir / name).unlink(missing_ok=True)
-        shutil.rmtree(run.checkpoint, ignore_errors=True)
+        remove_tree(run.checkpoint)
 
     what = "The checkpoint and the progress"
     return Step(f"{what} in {run.state_dir} are deleted.", forget)
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.write_text(text, "utf-8")
-    new.replace(path)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backoff import NO_JITTER, Backoff
+from headrace.spark.object_store import S3Path, StoreError
 from headrace.spark.pipelines.base import (
     DEFAULT_STATE_DIR,
     ConfigError,
@@ -40,10 +41,12 @@ from headrace.spark.pipelines.progress_stream import Publisher
 from headrace.spark.pipelines.state_lock import locked
 from headrace.spark.quarantine_count import QuarantineCount
 from headrace.spark.runtime.keepalive import kept_alive
+from headrace.spark.runtime.s3a import JarError, export_settings, with_connector
 from headrace.spark.runtime.signals import java_ignores_sigterm
 from headrace.spark.session import activate, build_session
 
 _REPORT_SECS = 1.0
+_S3_REPORT_SECS = 10.0
 _RESTART_SECS = Backoff(1.0, 30.0, jitter=NO_JITTER)
 _STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pause
 _EXIT_REFUSED = 2
@@ -93,16 +96,33 @@ def run_pipelines(
 
     Raises ConfigError, before anything has begun, if another run has the state of one of them.
     """
+    export_settings(spark_conf or {})
+    conf = _checked_conf(specs, spark_conf or {})
     with ExitStack() as held:
         for spec in specs:
             held.enter_context(locked(spec.run.state_dir))
-        return _run_pipelines(specs, master, spark_conf, watch)
+        return _run_pipelines(specs, master, conf, watch)
+
+
+def _checked_conf(specs: Sequence[PipelineSpec], given: Mapping[str, str]) -> Mapping[str, str]:
+    """Spark's keys, with what a state on S3 needs; ConfigError if one cannot be there."""
+    there = [spec for spec in specs if isinstance(spec.run.state_dir, S3Path)]
+    for spec in there:
+        if not spec.pipeline.may_be_on_s3:
+            raise ConfigError(
+                f"--state: {spec.run.state_dir} is on S3, where only archive, compact and replay "
+                f"can have theirs. Give {spec.pipeline.name} a directory."
+            )
+    try:
+        return with_connector(given) if there else given
+    except JarError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _run_pipelines(
     specs: Sequence[PipelineSpec],
     master: str | None,
-    spark_conf: Mapping[str, str] | None,
+    spark_conf: Mapping[str, str],
     watch: Watcher,
 ) -> list[Progress]:
     stopping = _stop_on_signals()
@@ -143,6 +163,7 @@ class PipelineRun:
         self._query: StreamingQuery | None = None
         self._failures = 0
         self._begun_at = 0.0
+        self._written = ("", 0.0)  # the state that was reported last, and when
         self._next_at = 0.0
         self.is_over = False
         now = time.time()
@@ -152,7 +173,15 @@ class PipelineRun:
         self.write()
 
     def write(self) -> None:
-        self.progress.write(self._spec.run.state_dir)
+        """On S3, where each costs a request and money, only now and then if nothing happened."""
+        place, state, now = self._spec.run.state_dir, self.progress.state, time.monotonic()
+        is_due = state != self._written[0] or now - self._written[1] >= _S3_REPORT_SECS
+        if isinstance(place, S3Path) and not is_due:
+            return
+        self._written = (state, now)
+        with suppress(StoreError):  # what a pipeline does matters more than what it says of it
+            self.progress.quarantined = QuarantineCount(self._spec.run.checkpoint).total()
+            self.progress.write(place)
 
     def publisher(self) -> AbstractContextManager[object]:
         config = self._spec.config
@@ -185,7 +214,6 @@ class PipelineRun:
     def _follow(self, query: StreamingQuery, wait_secs: float, stopping: threading.Event) -> None:
         has_ended = bool(query.awaitTermination(wait_secs))  # type: ignore[arg-type]
         _report(query, self._meter)
-        self.progress.quarantined = QuarantineCount(self._spec.run.checkpoint).total()
         if has_ended:
             self.progress.state, self.is_over = STOPPED, True
         elif stopping.is_set():
@@ -207,10 +235,10 @@ class PipelineRun:
         print(sentence + self.progress.last_error, file=sys.stderr, flush=True)
 
 
-def _built(title: str, master: str | None, conf: Mapping[str, str] | None) -> SparkSession:
+def _built(title: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
     """The session, built in a thread: in the main one Spark would take SIGINT for itself."""
     with ThreadPoolExecutor(1) as aside:
-        session = aside.submit(_build, title, master, session_conf(conf or {})).result()
+        session = aside.submit(_build, title, master, session_conf(conf)).result()
     activate(session)
     return session
 

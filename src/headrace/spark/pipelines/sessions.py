@@ -7,8 +7,6 @@ took to answer. A message's time is its `value.at`, its user `value.user`, its s
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import psycopg
 from psycopg import sql
@@ -21,6 +19,7 @@ from headrace.spark.commit_note import FILE as COMMITTED_FILE
 from headrace.spark.driver_notes import STREAMS_FILE
 from headrace.spark.pipelines.base import Pipeline, Run, local_postgres
 from headrace.spark.pipelines.stream_source import StreamsConfig, messages
+from headrace.spark.places import Place
 
 _TABLE = """
 create table if not exists {} (
@@ -123,7 +122,7 @@ def _waits(turns: Column) -> Column:
 
 
 def _to_postgres(
-    changed: DataFrame, config: Config, writer: str, batch: int, committed: Path
+    changed: DataFrame, config: Config, writer: str, batch: int, committed: Place
 ) -> None:
     options = {
         "url": config.postgres, "table": config.table, "mode": "upsert", "writer": writer,
@@ -132,7 +131,7 @@ def _to_postgres(
     changed.write.format("headrace_postgres").options(**options).mode("append").save()
 
 
-def _to_stream(changed: DataFrame, config: Config, producer: str, batch: int, note: Path) -> None:
+def _to_stream(changed: DataFrame, config: Config, producer: str, batch: int, note: Place) -> None:
     """A State Protocol change per minute, so that a browser can fold and chart it."""
     key = F.concat_ws(" ", "session", F.date_format("minute", "yyyy-MM-dd'T'HH:mm'Z'"))
     message = F.struct(

@@ -9,14 +9,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from headrace.spark.object_store import S3Path, StoreError
 from headrace.spark.pipelines.base import ConfigError
+from headrace.spark.pipelines.s3_lock import S3Lock
+from headrace.spark.places import Place
 
 FILE: Final = "lock"
 
 
 @contextmanager
-def locked(state_dir: Path) -> Iterator[None]:
-    """Hold a state directory; the kernel lets go of it with the process, however that ends."""
+def locked(state_dir: Place) -> Iterator[None]:
+    """Hold a state; ConfigError if another run does."""
+    if isinstance(state_dir, S3Path):
+        with _held_on_s3(state_dir / FILE):
+            yield
+    else:
+        with _held_on_disk(state_dir):
+            yield
+
+
+@contextmanager
+def _held_on_s3(path: S3Path) -> Iterator[None]:
+    lock = S3Lock(path)
+    try:
+        lock.__enter__()
+    except StoreError as error:
+        raise ConfigError(f"--state cannot be used: {error}") from None
+    try:
+        yield
+    finally:
+        lock.__exit__()
+
+
+@contextmanager
+def _held_on_disk(state_dir: Path) -> Iterator[None]:
+    """The kernel lets go of it with the process, however that ends."""
     state_dir.mkdir(parents=True, exist_ok=True)
     with (state_dir / FILE).open("a+") as file:
         try:

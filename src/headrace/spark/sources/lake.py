@@ -33,11 +33,17 @@ from headrace.spark.lake.parquet_files import (
 from headrace.spark.lake.table_commits import DeltaLake, Iceberg, LakeTable
 from headrace.spark.lake.table_history import TableMark
 from headrace.spark.local_paths import local_path
+from headrace.spark.object_store import S3Path
 from headrace.spark.options import OptionError, Options
+from headrace.spark.places import place_of
 
 NAME = "headrace_lake"
 OPTIONS = frozenset({"path", "tableFormat", "partitionBy", "catalog", "table", "committed"})
 NOTE_FILE = "lake.json"
+ICEBERG_ON_S3 = (
+    "an Iceberg table on S3 is not supported, since its catalog is a file in its directory. Use "
+    "the format delta there, or a directory."
+)
 
 Messages = list[WriterCommitMessage | None]
 
@@ -71,13 +77,15 @@ class LakeSink(DataSource):
 
 
 def _table(options: Options, schema: StructType) -> LakeTable:
-    path = local_path("path", options.required("path", "/data/lake/events")).absolute()
+    path = place_of("path", options.required("path", "/data/lake/events")).absolute()
     partition_by = options.names("partitionBy")
     unknown = sorted(set(partition_by) - set(schema.fieldNames()))
     if unknown:
         raise OptionError(f"partitionBy names {unknown[0]}, which is not a column.")
     if options.choice("tableFormat", ("delta", "iceberg")) == "delta":
         return DeltaLake(path, partition_by)
+    if isinstance(path, S3Path):
+        raise OptionError(f"{path}: {ICEBERG_ON_S3}")
     usual = Iceberg.at(path, partition_by)
     catalog = local_path("catalog", options.text("catalog", str(usual.catalog_file))).absolute()
     name = options.text("table", usual.name)
