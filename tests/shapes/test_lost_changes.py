@@ -187,6 +187,20 @@ def test_a_publication_that_is_dropped_amid_other_writes_ends_all_shapes(
     check_it_goes_on(follower, database, ["old", "missed"])
 
 
+def test_a_change_that_postgres_fails_to_decode_ends_all_shapes(
+    own: ShapesProcess, database: str, follower: Follower
+) -> None:
+    """Every connection to the slot would fail at it again. Before Postgres 18 it is also enough
+    that the publication was dropped and made again."""
+    own.pause()
+    execute(database, "alter publication headrace_shapes set table items where (1 / (id - 2) > 0)")
+    insert(database, "divided by zero")
+    own.resume()
+    # The altered publication ends the shape, too, and perhaps sooner.
+    eventually(lambda: "division by zero" in own.log, "the failure is noticed")
+    check_it_goes_on(follower, database, ["old", "divided by zero"])
+
+
 def test_a_server_that_lost_its_streams_ends_all_shapes(database: str, tmp_path: Path) -> None:
     port = str(Ports(any_free=True).give("server"))
     first, second = (ServerProcess(args=["--port", port], cwd=str(tmp_path)) for _ in range(2))

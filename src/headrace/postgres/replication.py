@@ -80,7 +80,8 @@ class Replication:
     ) -> list[bytes]:
         """The messages that are here, or the first that come in time; none if none did.
 
-        The last one may exceed `bytes_max`.
+        The last one may exceed `bytes_max`. An OperationalError has the SQLSTATE of what Postgres
+        said, if it said anything.
         """
         deadline = time.monotonic() + wait_secs
         found: list[bytes] = []
@@ -97,8 +98,9 @@ class Replication:
                 if found or not self._wait(deadline):
                     break
             else:
+                result = self._pq.get_result()
                 reason = self._pq.get_error_message()
-                raise psycopg.OperationalError(f"replication ended: {reason}")
+                raise psycopg.OperationalError(f"replication ended: {reason}", info=result)
         return found
 
     def _wait(self, deadline: float) -> bool:

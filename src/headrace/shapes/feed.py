@@ -39,6 +39,8 @@ BATCH_CHANGES = 2000
 BATCH_BYTES = 4 << 20
 ACKNOWLEDGE_EVERY_POLLS = 20
 RETRY_SECS = Backoff(0.1, 5.0)
+# Classes of SQLSTATE: connections, resources, states, shutdowns, the system around Postgres.
+_PASSING = frozenset({"08", "53", "55", "57", "58"})
 _U32 = Struct(">I")
 _OLD_ROW = ord("O")
 T = TypeVar("T")
@@ -121,6 +123,8 @@ class SlotFeed:
                         done = batch[-1].end_lsn
                         self._acknowledge(reader, done)
             except psycopg.OperationalError as error:
+                if not _may_pass(error):
+                    raise ChangesLost(str(error).strip()) from error
                 logger.warning("the replication connection ended: %s", str(error).strip())
             finally:
                 reader.close()
@@ -166,6 +170,12 @@ class SlotFeed:
                 # Nothing of ours in between: let Postgres have its log back.
                 if quiet % ACKNOWLEDGE_EVERY_POLLS == 0 and not gathered.is_inside:
                     self._acknowledge(reader, max(done, reader.sent_lsn))
+
+
+def _may_pass(error: psycopg.OperationalError) -> bool:
+    """Whether another connection may get on: not where Postgres fails to decode a change."""
+    sqlstate = error.diag.sqlstate
+    return sqlstate is None or sqlstate[:2] in _PASSING
 
 
 class _Gathered:
