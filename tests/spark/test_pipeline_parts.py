@@ -72,16 +72,16 @@ def test_a_file_configures_each_pipeline_and_spark(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[stream-to-postgres]\nstream = 'a'", "unknown field `stream`"),
+        ("[stream-to-postgres]\nstream = 'a'", "there is no key stream; did you mean streams"),
         ("[stream-to-postgres]\nstreams = 'a'", r"Expected `array`.*streams"),
         ("[stream-to-postgres]\ntoken = '${NOT_SET_ANYWHERE}'", "NOT_SET_ANYWHERE is not set"),
         ("[stream-to-postgres", "is not TOML"),
         ("[stream-to-postgres]\nserver = '\udcff'", "is not UTF-8 at byte 31"),
-        ("[stream-to-postgres]\nmessages_per_batch = -1", "messages_per_batch must be 0 or more"),
+        ("[stream-to-postgres]\nmessages_per_batch = -1", "messages_per_batch must be 1 or more"),
         ("stream-to-postgres = 3", "must be a table"),
         (
             "[stream_to_postgres]",
-            r"\[stream_to_postgres\] is not a pipeline; tables are apply-changes, ",
+            r"\[stream_to_postgres\] is not a pipeline; .* Did you mean \[stream-to-postgres\]\?",
         ),
         ("spark = 3", "spark must be a table"),
         ("[spark]\nexecutor.memory = '1g'", r"executor: Spark's own keys begin with spark\."),

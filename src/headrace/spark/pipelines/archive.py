@@ -46,8 +46,6 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
-    if config.time and not config.time.startswith("$."):
-        raise ConfigError(f"time: {config.time!r} is not a path such as $.at.")
     if config.starting == "earliest" and not run.has_begun:
         refuse_archived(config)
     merge_files(config)

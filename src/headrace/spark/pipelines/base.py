@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.spark.local_paths import PlaceError, local_path
 from headrace.spark.object_store import S3Path
+from headrace.spark.pipelines import config_checks
 from headrace.spark.places import Place, names_in, place_of
 
 # A batch of wide rows must fit into Spark's usual heap of 1 GiB, several times over.
@@ -46,9 +48,10 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.progress and not _STREAM_IN_BUCKET.fullmatch(self.progress):
             raise ValueError(f"progress must be /bucket/stream, or empty, not {self.progress!r}.")
         for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not value >= 0:
-                raise ValueError(f"{name} must be 0 or more, not {value}.")
+            config_checks.check(name, getattr(self, name))
+
+    def check_run(self, run: Run) -> None:
+        """Raise ConfigError, before Spark starts, if its keys do not go together in a run."""
 
 
 def local_postgres() -> str:
@@ -135,9 +138,15 @@ class Pipeline:
 
     def configure(self, document: Mapping[str, Any]) -> PipelineConfig:
         """The configuration from its table of a TOML file, checked."""
+        known = self.config.__struct_fields__
+        fields = msgspec.structs.fields(self.config)
+        default = next((field.default for field in fields if field.name == "streams"), ())
         try:
-            return msgspec.convert(_expanded(document), self.config, strict=True)
-        except msgspec.ValidationError as error:
+            config_checks.check_known(document, known)
+            given = {key: _value(key, value) for key, value in document.items()}
+            config_checks.check_selection(given, known, default)
+            return msgspec.convert(given, self.config, strict=True)
+        except (msgspec.ValidationError, ValueError) as error:
             raise ConfigError(f"[{self.name}] {error}") from None
 
 
@@ -173,13 +182,22 @@ class ConfigFile:
         return pipeline.configure(table)
 
 
+def _value(key: str, value: Any) -> Any:
+    try:
+        return _expanded(value)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
 def _refuse_unknown(tables: Iterable[str]) -> None:
     from headrace.spark.pipelines import names
 
     for table in tables:
         if table not in names():
             known = ", ".join(names())
-            raise ConfigError(f"[{table}] is not a pipeline; tables are {known} and [spark].")
+            close = difflib.get_close_matches(table, [*names(), "spark"], n=1)
+            hint = f" Did you mean [{close[0]}]?" if close else ""
+            raise ConfigError(f"[{table}] is not a pipeline; tables are {known} and [spark].{hint}")
 
 
 def _spark_keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -36,6 +36,13 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
     every_secs: float = 60.0  # how often a continuous run looks
     drop_others: bool = False  # compact streams that also hold messages that are not changes
 
+    def check_run(self, run: Run) -> None:
+        has_names = not (self.bucket or self.pattern)
+        if has_names and not all(name.startswith("/") for name in self.streams):
+            raise ConfigError(
+                "[compact] Snapshots are for streams in buckets: set bucket, or /bucket/stream."
+            )
+
 
 @dataclass(frozen=True)
 class Due:
@@ -61,8 +68,7 @@ class Folded:
 
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
-    if not config.bucket and not all(name.startswith("/") for name in config.streams):
-        raise ConfigError("Snapshots are for streams in buckets: set bucket, or /bucket/stream.")
+    config.check_run(run)
     if run.once:
         return started(Job(lambda job: compact(spark, config)))
     told: set[str] = set()

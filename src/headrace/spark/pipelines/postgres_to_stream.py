@@ -81,11 +81,15 @@ class Config(PipelineConfig, frozen=True, kw_only=True):
         if self.metadata and self.format == "rows":
             raise ValueError('metadata is part of a change: it needs format = "changes".')
 
+    def check_run(self, run: Run) -> None:
+        config = with_stream(self, run)
+        _check_streams(config)
+        _check_quarantine(config)
+
 
 def start(spark: SparkSession, config: Config, run: Run) -> StreamingQuery:
     config = with_stream(config, run)
-    _check_streams(config)
-    _check_quarantine(config)
+    config.check_run(run)
     warn_of_growth(config)
     _create_bucket(config)
     made = messages(source(spark, config, consumer=consumer_name(run)), config)

@@ -101,6 +101,7 @@ def run_pipelines(
     with ExitStack() as held:
         for spec in specs:
             held.enter_context(locked(spec.run.state_dir))
+            spec.config.check_run(spec.run)
         return _run_pipelines(specs, master, conf, watch)
 
 

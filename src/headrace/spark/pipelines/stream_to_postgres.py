@@ -14,6 +14,7 @@ from operator import or_
 import msgspec
 import psycopg
 from psycopg import sql
+from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -140,7 +141,7 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
     if config.schema:
         declared = f"{config.schema}, _corrupt string"
         read = read.withColumn("declared", F.from_json("payload", declared, _KEEP))
-        kind = StructType.fromDDL(config.schema)
+        kind = _kind(config.schema)
         misfit = reduce(
             or_, _misses(F.col("declared"), kind), F.col("declared._corrupt").isNotNull()
         )
@@ -152,6 +153,15 @@ def rows(messages: DataFrame, config: Config) -> DataFrame:
         F.col("offset").alias("ds_offset"),
         reason.alias("reason"),
     )
+
+
+def _kind(schema: str) -> StructType:
+    try:
+        found = StructType.fromDDL(schema)
+    except ParseException as error:
+        raise ConfigError(f"schema: Spark cannot read {schema!r}: {error}") from None
+    assert isinstance(found, StructType), "check_schema has found fields"
+    return found
 
 
 def _is_more(messages: DataFrame) -> Column:

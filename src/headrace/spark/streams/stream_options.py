@@ -145,7 +145,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         bucket=options.text("bucket") or None,
         prefix=options.text("prefix"),
         exclude=frozenset(options.names("exclude")),
-        starting=_offsets("startingOffsets", options.text("startingOffsets", EARLIEST)),
+        starting=parse_offsets("startingOffsets", options.text("startingOffsets", EARLIEST)),
         ending=_ending(options.text("endingOffsets", LATEST)),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         from_snapshot=options.flag("fromSnapshot", False),
@@ -206,7 +206,7 @@ def _pattern(value: str) -> str | None:
     return value or None
 
 
-def _offsets(name: str, value: str) -> str | dict[str, str]:
+def parse_offsets(name: str, value: str) -> str | dict[str, str]:
     if value in (EARLIEST, LATEST):
         return value
     try:
@@ -221,7 +221,7 @@ def _offsets(name: str, value: str) -> str | dict[str, str]:
 def _ending(value: str) -> str | dict[str, str]:
     if value == EARLIEST:
         raise OptionError("endingOffsets=earliest would read nothing: give latest, or offsets.")
-    return _offsets("endingOffsets", value)
+    return parse_offsets("endingOffsets", value)
 
 
 def _offset(name: str, value: str) -> str:
