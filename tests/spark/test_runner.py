@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import httpx
 import psutil  # type: ignore[import-untyped]
@@ -22,8 +24,21 @@ from headrace.client import Client
 from headrace.spark.pipelines import archive
 from headrace.spark.pipelines.base import Pipeline, PipelineConfig, Run
 from headrace.spark.pipelines.batch_job import Job, started
-from headrace.spark.pipelines.progress import FAILED, STOPPED, Progress, read_progress
-from headrace.spark.pipelines.runner import PipelineRun, PipelineSpec, run_all
+from headrace.spark.pipelines.progress import (
+    FAILED,
+    RETRYING,
+    RUNNING,
+    STOPPED,
+    Progress,
+    read_progress,
+)
+from headrace.spark.pipelines.runner import (
+    PipelineRun,
+    PipelineSpec,
+    _pause_secs,
+    explain,
+    run_all,
+)
 from headrace.spark.pipelines.state_lock import locked
 from headrace.testing.server_process import ServerProcess
 from headrace.testing.waiting import eventually
@@ -69,6 +84,110 @@ def test_one_that_fails_begins_again_while_the_others_go_on(
     assert len(rounds) > 1
     told = [read_progress(tmp_path / pipeline.name) for pipeline in pipelines]
     assert [progress.state for progress in told if progress] == [STOPPED, STOPPED]
+
+
+class Failing:
+    """A query that fails while it looks for what there is, or once it has found a batch."""
+
+    isActive = True  # noqa: N815
+    status: ClassVar[dict[str, Any]] = {"isDataAvailable": False}
+
+    def __init__(self, *batches: int) -> None:
+        self.recentProgress = [{"batchId": n, "numInputRows": 0} for n in batches]
+        self._polls = iter([False])
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802
+        for polled in self._polls:
+            return polled
+        raise RuntimeError("Postgres is unreachable")
+
+
+def test_a_pipeline_that_keeps_failing_shows_how_long_and_why(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In the attempts of one process, and in the processes of a service that is restarted."""
+    Progress("a", 1, caught_up_at=time.time() - 1000, failures_in_row=2).write(tmp_path)
+    stopping, told = threading.Event(), list[tuple[str, float]]()
+
+    def begin(session: SparkSession, config: PipelineConfig, run: Run) -> StreamingQuery:
+        return cast(StreamingQuery, Failing())
+
+    def watch(progress: Progress) -> None:
+        told.append((progress.state, progress.lag_secs))
+        if progress.failures_in_row == 4:
+            stopping.set()
+
+    work = PipelineSpec(
+        Pipeline("a", "", PipelineConfig, begin), PipelineConfig(), Run(False, tmp_path)
+    )
+    run_all(spark, [PipelineRun(work, may_begin_again=True)], stopping, watch)
+    assert min(lag for _, lag in told) >= 1000
+    assert {state for state, _ in told[:-1]} == {RETRYING}
+    progress = read_progress(tmp_path)
+    assert progress is not None
+    assert (progress.state, progress.failures, progress.failures_in_row) == (FAILED, 2, 4)
+    result = CliRunner().invoke(app, ["status", "--state", str(tmp_path.parent)])
+    output = " ".join(result.output.split())
+    assert result.exit_code == 1
+    assert "4 failures in a row; the last one: Postgres is unreachable" in output
+
+
+def test_an_attempt_that_finds_nothing_to_do_is_caught_up_and_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    Progress("a", 1, caught_up_at=1.0, failures_in_row=2, last_error="away").write(tmp_path)
+    told = list[tuple[str, float, str | None]]()
+
+    def begin(session: SparkSession, config: PipelineConfig, run: Run) -> StreamingQuery:
+        return cast(StreamingQuery, Failing(0))
+
+    work = PipelineSpec(
+        Pipeline("a", "", PipelineConfig, begin), PipelineConfig(), Run(False, tmp_path)
+    )
+    run_all(
+        spark,
+        [PipelineRun(work, may_begin_again=False)],
+        threading.Event(),
+        lambda p: told.append((p.state, p.lag_secs, p.last_error)),
+    )
+    assert told[0][0] == RETRYING, "it has begun, and not got further yet"
+    assert told[1] == (RUNNING, 0.0, "away"), "for a minute it may fail as the last one did"
+    assert told[-1][0] == FAILED
+
+
+def test_those_that_end_by_themselves_run_in_the_order_given(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    done: list[str] = []
+
+    def beginning(name: str) -> Pipeline:
+        def work(job: Job) -> int:
+            if name == "c":
+                raise RuntimeError("a wrong setting")
+            done.append(name)
+            return 1
+
+        def begin(session: SparkSession, config: PipelineConfig, run: Run) -> StreamingQuery:
+            assert done == sorted("abcd"[: "abcd".index(name)]), "those before it are through"
+            return started(Job(work))
+
+        return Pipeline(name, "", PipelineConfig, begin)
+
+    works = [
+        PipelineSpec(beginning(name), PipelineConfig(), Run(True, tmp_path / name))
+        for name in "abcd"
+    ]
+    begun = [PipelineRun(work, may_begin_again=False) for work in works]
+    run_all(spark, begun, threading.Event(), lambda progress: None)
+    assert done == ["a", "b"]
+    assert [each.progress.state for each in begun] == [STOPPED, STOPPED, FAILED, STOPPED]
+
+
+def test_a_worker_that_could_not_start_is_waited_for_longer() -> None:
+    error = RuntimeError("Caused by: java.io.IOException: Python worker failed to connect back.")
+    assert "the machine is overloaded, nothing is lost" in explain(error)
+    assert _pause_secs(error, 1) >= 10
+    assert _pause_secs(RuntimeError("away"), 1) == 1
 
 
 def test_a_planner_that_is_killed_is_named_in_the_status_and_the_log(

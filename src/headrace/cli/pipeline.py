@@ -59,7 +59,8 @@ def run(
     """Run pipelines until they are stopped, or with --once until they have caught up.
 
     All of them run in one JVM. A pipeline that fails is restarted while the others continue; the
-    exit code is 1 if one has failed in the end.
+    exit code is 1 if one has failed in the end. With --once they run one after the other, in the
+    order given, and what follows a failed one does not run.
     """
     need_spark()
     from headrace.spark.pipelines.base import ConfigError, ConfigFile, state_dir
@@ -81,7 +82,7 @@ def run(
             ended = run_pipelines(works, master=master, spark_conf=file.spark, watch=watch)
         except ConfigError as error:
             fail(str(error), EXIT_REFUSED)
-    failed = [f"{p.pipeline} failed: {p.last_error}" for p in ended if p.last_error]
+    failed = [f"{p.pipeline} failed: {p.last_error}" for p in ended if p.state == "failed"]
     if failed:
         fail("\n".join(failed), EXIT_FAILED)
     for progress in ended:
@@ -175,10 +176,17 @@ def resnapshot(
         slot = Slot(found.postgres, found.slot, found.tables)
         slot.request_copy(table)
     except (ConfigError, SlotError) as error:
-        fail(str(error), EXIT_REFUSED)
+        fail(f"{error}{_unless_given(config)}", EXIT_REFUSED)
     except psycopg.OperationalError as error:
-        fail(f"Postgres cannot be reached: {str(error).strip()}", EXIT_FAILED)
+        reason = str(error).strip()
+        fail(f"Postgres cannot be reached: {reason}{_unless_given(config)}", EXIT_FAILED)
     typer.echo(f"{table} will be copied again by the consumer of the slot {slot.name}.")
+
+
+def _unless_given(config: Path | None) -> str:
+    if config is not None:
+        return ""
+    return " Without --config this asked the database of $POSTGRES_URL, or else of the local stack."
 
 
 @app.command()
@@ -187,7 +195,10 @@ def status(
     state: StateOption = DEFAULT_STATE,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, one line each.")] = False,
 ) -> None:
-    """Show state, rows, rows per second, lag and last error. Exit code 1 if one failed."""
+    """Show state, rows, rows per second, lag and last error.
+
+    Exit code 1 if one has failed, is gone, or has failed and not got any further since.
+    """
     need_spark()
     from headrace.spark.object_store import StoreError
     from headrace.spark.pipelines.base import ConfigError, state_dir
@@ -203,7 +214,7 @@ def status(
         fail(f"no pipeline has run under {state}.{_stack_advice(state)}", EXIT_FAILED)
     for progress in found:
         typer.echo(json.dumps(asdict(progress)) if as_json else _line(progress))
-    if any(progress.state in ("failed", "dead") for progress in found):
+    if any(progress.state in ("failed", "dead", "retrying") for progress in found):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -235,6 +246,8 @@ def _line(progress: Progress) -> str:
     )
     if progress.spark_ui and progress.state == "running":
         line += f"\n  Spark UI: {progress.spark_ui}"
+    if progress.failures_in_row > 1:
+        line += f"\n  {progress.failures_in_row} failures in a row; the last one:"
     return f"{line}\n  {progress.last_error}" if progress.last_error else line
 
 

@@ -214,6 +214,6 @@ def _run(spec: PipelineSpec, master: str | None, spark: dict[str, str]) -> Progr
     from headrace.spark.pipelines.runner import run_pipelines
 
     (ended,) = run_pipelines([spec], master=master, spark_conf=spark)
-    if ended.last_error:
+    if ended.state == "failed":
         fail(f"{ended.pipeline} failed: {ended.last_error}", EXIT_FAILED)
     return ended

@@ -83,12 +83,12 @@ export class Pipelines {
 
 function row(name, { progress, heardAt }, now) {
   const age = Math.max(0, now - heardAt) / 1000
-  const isSilent = ["starting", "running"].includes(progress.state) && age > SILENT_SECS
+  const isSilent = ["starting", "running", "retrying"].includes(progress.state) && age > SILENT_SECS
   const state = isSilent ? "silent" : String(progress.state)
   const said = progress.last_error ? h("span", { title: progress.last_error }, state) : state
   return [
     name,
-    h("span", { class: `state-word ${isSilent || progress.state === "failed" ? "wrong" : ""}` }, said),
+    h("span", { class: `state-word ${isSilent || ["failed", "retrying"].includes(progress.state) ? "wrong" : ""}` }, said),
     seconds(Number(progress.lag_secs)),
     progress.lag_rows === null ? "–" : plural(Number(progress.lag_rows), "message"),
     count(Number(progress.rows)),

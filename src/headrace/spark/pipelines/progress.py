@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.spark.places import Place, write_whole
 PROGRESS_FILE = "progress.json"
 _SILENCE_SECS_MAX = 60.0  # six reports to S3
 STARTING, RUNNING, STOPPED, FAILED, DEAD = "starting", "running", "stopped", "failed", "dead"
+RETRYING = "retrying"  # the last attempt has failed, and none has got further since
 
 
 @dataclass
@@ -47,6 +49,8 @@ class Progress:
     steps_total_ms: dict[str, int] = field(default_factory=dict)  # of all these batches
     last_batch_at: float = 0.0
     failures: int = 0
+    failures_in_row: int = 0  # also those of earlier processes with this state
+    caught_up_at: float = 0.0  # everything before has been delivered; outlives a process, too
     spark_ui: str | None = None  # the address of Spark's own pages, where they are served
     last_error: str | None = None
     offsets: list[dict[str, Any]] = field(default_factory=list)
@@ -71,13 +75,29 @@ def read_progress(state_dir: Place) -> Progress | None:
     # A process that is on another machine cannot be asked for; it reports every few seconds.
     is_on_s3 = isinstance(state_dir, S3Path)
     is_there = _is_recent(progress) if is_on_s3 else _is_alive(progress.pid)
-    if progress.state in (STARTING, RUNNING) and not is_there:
+    if progress.state in (STARTING, RUNNING, RETRYING) and not is_there:
         progress.state = DEAD
     return progress
 
 
 def _is_recent(progress: Progress) -> bool:
     return time.time() - progress.updated_at < _SILENCE_SECS_MAX
+
+
+def continued(pipeline: str, state_dir: Place, now: float) -> Progress:
+    """The progress of a new process: how long it has been behind or failing is not forgotten."""
+    begun = Progress(pipeline, os.getpid(), started_at=now, updated_at=now)
+    with suppress(ProgressError):
+        before = read_progress(state_dir)
+        if before is not None:
+            begun.caught_up_at = min(before.caught_up_at, now)
+            begun.failures_in_row = before.failures_in_row
+            begun.last_error = before.last_error
+    if begun.failures_in_row:
+        begun.state = RETRYING
+    else:
+        begun.last_error = None
+    return begun
 
 
 def _is_alive(pid: int) -> bool:
@@ -95,7 +115,7 @@ class Meter:
 
     def __init__(self, progress: Progress, now: float) -> None:
         self.progress = progress
-        self._caught_up_at = now
+        progress.caught_up_at = progress.caught_up_at or now
         self._counted = -1
 
     def saw(self, report: dict[str, Any], at: float) -> None:
@@ -125,11 +145,11 @@ class Meter:
         now.lag_rows = _rows_behind(sources)
         now.lag_bytes = _bytes_behind(sources)
         if all(_is_at_end(source) for source in sources):
-            self._caught_up_at = max(self._caught_up_at, at - now.batch_secs)
+            now.caught_up_at = max(now.caught_up_at, at - now.batch_secs)
 
     def idle(self, at: float) -> None:
         """There was nothing to do at this moment."""
-        self._caught_up_at = at
+        self.progress.caught_up_at = at
         if self.progress.lag_rows is not None:
             self.progress.lag_rows = 0
         if self.progress.lag_bytes is not None:
@@ -137,7 +157,7 @@ class Meter:
 
     def tick(self, at: float) -> None:
         self.progress.updated_at = at
-        lag = at - self._caught_up_at
+        lag = at - self.progress.caught_up_at
         self.progress.lag_secs = round(lag, 3) if lag > 0.001 else 0.0
 
 

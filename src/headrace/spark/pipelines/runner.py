@@ -9,7 +9,7 @@ others go on meanwhile.
 from __future__ import annotations
 
 import json
-import os
+import random
 import signal
 import sys
 import threading
@@ -36,7 +36,15 @@ from headrace.spark.pipelines.base import (
     Run,
     state_dir,
 )
-from headrace.spark.pipelines.progress import FAILED, RUNNING, STOPPED, Meter, Progress
+from headrace.spark.pipelines.progress import (
+    FAILED,
+    RETRYING,
+    RUNNING,
+    STOPPED,
+    Meter,
+    Progress,
+    continued,
+)
 from headrace.spark.pipelines.progress_stream import Publisher
 from headrace.spark.pipelines.state_lock import locked
 from headrace.spark.quarantine_count import QuarantineCount
@@ -48,6 +56,7 @@ from headrace.spark.session import activate, build_session
 _REPORT_SECS = 1.0
 _S3_REPORT_SECS = 10.0
 _RESTART_SECS = Backoff(1.0, 30.0, jitter=NO_JITTER)
+_CROWDED_SECS = Backoff(20.0, 180.0)  # the load that kept a worker from starting is still there
 _STABLE_SECS = 60.0  # one that ran this long begins again after the shortest pause
 _EXIT_REFUSED = 2
 _ERROR_CHARS_MAX = 2000
@@ -63,6 +72,11 @@ _PLANNER_GONE = (
     "A Python process of Spark that plans what a source reads has ended without a reason: it was "
     "killed, perhaps because the machine ran out of memory (its log says so). Nothing is lost; "
     "start the pipeline again."
+)
+_CROWDED = "Python worker failed to connect back"
+_CROWDED_SAID = (
+    "A Python worker of Spark did not start in time: the machine is overloaded, nothing is lost. "
+    "With less load, or with fewer cores for Spark (--master), the next attempt goes on."
 )
 _QUERY_DETAILS = "\n=== Streaming Query ==="
 
@@ -163,15 +177,21 @@ class PipelineRun:
         self._may_begin_again = may_begin_again
         self._query: StreamingQuery | None = None
         self._failures = 0
+        self._has_failed = False  # in this process, and not got over it
         self._begun_at = 0.0
         self._written = ("", 0.0)  # the state that was reported last, and when
         self._next_at = 0.0
         self.is_over = False
         now = time.time()
-        self.progress = Progress(spec.pipeline.name, os.getpid(), started_at=now, updated_at=now)
+        self.progress = continued(spec.pipeline.name, spec.run.state_dir, now)
         self._meter = Meter(self.progress, now)
+        self._meter.tick(now)
         spec.run.state_dir.mkdir(parents=True, exist_ok=True)
         self.write()
+
+    @property
+    def is_once(self) -> bool:
+        return self._spec.run.once
 
     def write(self) -> None:
         """On S3, where each costs a request and money, only now and then if nothing happened."""
@@ -197,11 +217,12 @@ class PipelineRun:
                 self._follow(self._query, wait_secs, stopping)
             elif stopping.is_set():
                 self.is_over = True
-                self.progress.state = FAILED if self.progress.last_error else STOPPED
+                self.progress.state = FAILED if self._has_failed else STOPPED
             elif time.monotonic() >= self._next_at:
                 self._begun_at = time.monotonic()
                 self._query = self._spec.pipeline.start(session, self._spec.config, self._spec.run)
-                self.progress.state, self.progress.last_error = RUNNING, None
+                if not self.progress.failures_in_row:
+                    self.progress.state = RUNNING
                 self.progress.spark_ui = session.sparkContext.uiWebUrl
             else:
                 stopping.wait(wait_secs)
@@ -214,26 +235,41 @@ class PipelineRun:
 
     def _follow(self, query: StreamingQuery, wait_secs: float, stopping: threading.Event) -> None:
         has_ended = bool(query.awaitTermination(wait_secs))  # type: ignore[arg-type]
-        _report(query, self._meter)
+        has_got_on = _report(query, self._meter)
+        if has_got_on:
+            self.progress.state = RUNNING
+        if has_ended or (has_got_on and self._is_stable()):
+            self._has_failed = False
+            self.progress.failures_in_row, self.progress.last_error = 0, None
         if has_ended:
             self.progress.state, self.is_over = STOPPED, True
         elif stopping.is_set():
             query.stop()
 
     def _failed(self, error: Exception, session: SparkSession) -> None:
-        self._query = None
-        self.progress.state, self.progress.last_error = FAILED, explain(error)
+        self._query, self._has_failed = None, True
+        self.progress.state, self.progress.last_error = RETRYING, explain(error)
         self.progress.failures += 1
+        self.progress.failures_in_row += 1
         if not self._may_begin_again or not _has_java(session):
-            self.is_over = True
+            self.progress.state, self.is_over = FAILED, True
             return
-        if time.monotonic() - self._begun_at > _STABLE_SECS:
+        if self._is_stable():
             self._failures = 0
         self._failures += 1
-        pause = _RESTART_SECS.after(self._failures)
+        pause = _pause_secs(error, self._failures)
         self._next_at = time.monotonic() + pause
         sentence = f"{self.progress.pipeline} failed and begins again in {pause:g} s: "
         print(sentence + self.progress.last_error, file=sys.stderr, flush=True)
+
+    def _is_stable(self) -> bool:
+        return time.monotonic() - self._begun_at > _STABLE_SECS
+
+
+def _pause_secs(error: Exception, failures: int) -> float:
+    if _is_crowded(_texts(error)):
+        return round(_CROWDED_SECS.after(failures, random.random()), 1)
+    return _RESTART_SECS.after(failures)
 
 
 def _built(title: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
@@ -258,11 +294,15 @@ def session_conf(given: Mapping[str, str]) -> dict[str, str]:
 def run_all(
     session: SparkSession, runs: Sequence[PipelineRun], stopping: threading.Event, watch: Watcher
 ) -> None:
+    """Poll each until it is over. Those that end by themselves take turns, in their order: what
+    one writes may be what the next one reads."""
     while left := [each for each in runs if not each.is_over]:
+        if all(each.is_once for each in left):
+            left = left[:1]
         for each in left:
             each.poll(session, _REPORT_SECS / len(left), stopping)
             watch(each.progress)
-        if any(each.is_over and each.progress.last_error for each in runs):
+        if any(each.is_over and each.progress.state == FAILED for each in runs):
             stopping.set()
 
 
@@ -274,13 +314,19 @@ def _has_java(session: SparkSession) -> bool:
         return False
 
 
-def _report(query: StreamingQuery, meter: Meter) -> None:
+def _report(query: StreamingQuery, meter: Meter) -> bool:
+    """Measure; whether the query has got through a batch, or found that there is none.
+
+    Before that it may be about to fail, as the last time, on what has waited since then.
+    """
     now = time.time()
-    for report in query.recentProgress:
+    reports = query.recentProgress
+    for report in reports:
         meter.saw(json.loads(report.json) if hasattr(report, "json") else dict(report), now)
-    if not query.isActive or not query.status["isDataAvailable"]:
+    if not query.isActive or (reports and not query.status["isDataAvailable"]):
         meter.idle(now)
     meter.tick(now)
+    return bool(reports)
 
 
 def _stop_on_signals() -> threading.Event:
@@ -297,8 +343,10 @@ def _stop_on_signals() -> threading.Event:
 
 def explain(error: BaseException) -> str:
     """The sentence a person needs out of Spark's pages of trace: the innermost Python error."""
-    texts = [str(each).partition(_QUERY_DETAILS)[0] for each in _causes(error)]
+    texts = _texts(error)
     text = texts[0]
+    if _is_crowded(texts):
+        return _CROWDED_SAID
     if raised := next(filter(None, (_raised(each.splitlines()) for each in texts)), None):
         ours = [line for line in raised if line.startswith("headrace.")]
         text = (ours or raised)[-1]
@@ -311,6 +359,14 @@ def explain(error: BaseException) -> str:
     if not raised and (not said or any(each.startswith(_GONE) for each in texts)):
         said = f"{_PLANNER_GONE} Spark says: {texts[-1].splitlines()[0]}"
     return said[:_ERROR_CHARS_MAX]
+
+
+def _texts(error: BaseException) -> list[str]:
+    return [str(each).partition(_QUERY_DETAILS)[0] for each in _causes(error)]
+
+
+def _is_crowded(texts: Iterable[str]) -> bool:
+    return any(_CROWDED in text for text in texts)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -354,5 +410,5 @@ def main(pipeline: Pipeline) -> None:
         progress = run_pipeline(pipeline, config, run, spark_conf=file.spark)
     except ConfigError as error:
         parser.exit(_EXIT_REFUSED, f"{pipeline.name}: {error}\n")
-    if progress.last_error:
+    if progress.state == FAILED:
         sys.exit(f"{pipeline.name}: {progress.last_error}")
