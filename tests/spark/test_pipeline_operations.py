@@ -24,6 +24,7 @@ from headrace.spark.pipelines.redrive import redrive
 from headrace.spark.pipelines.reset import carry_out, plan
 from headrace.spark.pipelines.runner import PipelineSpec
 from headrace.spark.pipelines.state_lock import locked
+from headrace.testing.ports import free_port
 from headrace.testing.server_process import ServerProcess
 from tests.spark.test_pipelines import rows, run_once
 
@@ -293,6 +294,17 @@ def test_a_slot_is_dropped_unless_something_reads_it(
     code, output = headrace(*command, "--yes")
     assert code == 0, output
     assert slot_figures(database, "ops_drop") is None
+
+
+def test_a_copy_that_is_asked_for_without_a_file_says_which_database_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POSTGRES_URL", f"postgresql://u:p@127.0.0.1:{free_port()}/d")
+    code, output = headrace("resnapshot", "--table", "items")
+    assert (code, "Without --config this asked the database of $POSTGRES_URL" in output) == (
+        1,
+        True,
+    )
 
 
 # --- redrive ---
