@@ -42,8 +42,8 @@ class S3Server:
     """Use it as a context manager; `url` is the endpoint. A bucket is made by its first object."""
 
     def __init__(self) -> None:
-        # Its sockets are files in the temporary directory, whose names may have 107 bytes.
         self._home = Path(tempfile.mkdtemp(prefix="headrace-s3-"))
+        self._ports: list[int] = []
         self.url = ""
 
     def __enter__(self) -> S3Server:
@@ -59,13 +59,17 @@ class S3Server:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         shutil.rmtree(self._home)
+        for port in self._ports:  # it has sockets there, wherever the temporary directory is
+            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink()
 
     def _start(self) -> None:
         keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
         admin = {"name": "tests", "credentials": [keys], "actions": ["Admin"]}
         config = self._home / "s3.json"
         config.write_text(json.dumps({"identities": [admin]}))
-        free = iter(_free_ports(2 * len(_PORTS)))
+        self._ports = _free_ports(2 * len(_PORTS))
+        free = iter(self._ports)
         ports = {name: next(free) for name in _PORTS}
         listen = [f"-{name}.port={port}" for name, port in ports.items()]
         listen += [f"-{name}.port.grpc={next(free)}" for name in _PORTS]
@@ -79,7 +83,6 @@ class S3Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"TMPDIR": str(self._home)},
                 start_new_session=True,
             )
         self.url = f"http://127.0.0.1:{ports['s3']}"
