@@ -18,7 +18,7 @@ from headrace.testing.server_process import ServerProcess
 from headrace.testing.server_queries import metric
 from headrace.testing.waiting import eventually
 from tests.conftest import Serve
-from tests.http.helpers import client_of
+from tests.http.helpers import JSON, client_of
 
 TEXT = {"Content-Type": "text/plain"}
 STREAM_METHODS = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"}
@@ -148,6 +148,17 @@ def test_bytes_and_streams_are_counted(serve: Serve) -> None:
         assert metric(client, "headrace_received_bytes_total") == 1000
         assert metric(client, "headrace_stored_bytes") >= 1000
         assert metric(client, "headrace_connections") == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/stream/large", "/v1/stream/__ds/tails"])
+def test_a_body_that_is_worked_through_in_slices_is_counted_too(serve: Serve, path: str) -> None:
+    server = serve(DS_STORAGE__MODE="file-durable")
+    with client_of(server) as client:
+        client.put("/v1/stream/large", headers=JSON)
+        names = b",".join(b'"%d"' % number for number in range(9_000))
+        body = b'{"streams":[%b]}' % names if path.endswith("tails") else b"[%b]" % b",".join([names] * 20)
+        assert client.post(path, headers=JSON, content=body).is_success
+        assert metric(client, "headrace_received_bytes_total") == len(body)
 
 
 def test_sent_bytes_are_the_bytes_sent(serve: Serve) -> None:

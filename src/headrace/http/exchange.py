@@ -45,6 +45,7 @@ class Request:
     """A complete request; `http_11` and what follows concern the connection it came on."""
 
     __slots__ = (
+        "_dropped_bytes",
         "body",
         "budget",
         "client",
@@ -82,9 +83,20 @@ class Request:
         self.reserved_bytes = 0
         self.budget: Budget | None = None
         self.keeps_body = False
+        self._dropped_bytes = 0
         self.operation = "other"
         self.guard: Guard | None = None
         self.parsed_head = parsed_head
+
+    @property
+    def body_bytes(self) -> int:
+        """How long the body was, also once it was dropped."""
+        return len(self.body) + self._dropped_bytes
+
+    def drop_body(self) -> None:
+        """Nobody needs it any more, and the request may be kept for long: by a poll, say."""
+        self._dropped_bytes += len(self.body)
+        self.body = b""
 
     def release_body(self) -> None:
         """Its body is gone, or counted elsewhere; with `keeps_body` that is after the handler."""

@@ -101,7 +101,7 @@ class Metrics:
         stats.statuses[status] += 1
         stats.buckets[bisect_left(LATENCY_BUCKETS_SECS, elapsed_secs)] += 1
         stats.seconds += elapsed_secs
-        stats.received_bytes += len(request.body)
+        stats.received_bytes += request.body_bytes
         stats.sent_bytes += sent_bytes
         return elapsed_secs
 

@@ -75,7 +75,7 @@ def traced(observe: Observe, clock: Clock, provider: TracerProvider | None = Non
                 "http.request.method": request.method.decode("latin-1"),
                 "url.path": request.target.partition(b"?")[0].decode("latin-1"),
                 "http.response.status_code": status,
-                "http.request.body.size": len(request.body),
+                "http.request.body.size": request.body_bytes,
                 "http.response.body.size": sent_bytes,
                 "client.address": request.client.address,
             },

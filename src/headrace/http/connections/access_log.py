@@ -20,7 +20,7 @@ def log_access(request: Request, status: int, sent_bytes: int, elapsed_secs: flo
             "peer": request.client.address,
             "operation": request.operation,
             "status": status,
-            "received_bytes": len(request.body),
+            "received_bytes": request.body_bytes,
             "sent_bytes": sent_bytes,
             "elapsed_ms": round(elapsed_secs * 1000, 3),
         },

@@ -53,4 +53,4 @@ class BodyWork(Iterator[object]):
         self._begin = self._steps = None
         if request is not None:
             request.release_body()
-            request.body = b""
+            request.drop_body()
