@@ -156,7 +156,11 @@ def test_a_body_that_is_worked_through_in_slices_is_counted_too(serve: Serve, pa
     with client_of(server) as client:
         client.put("/v1/stream/large", headers=JSON)
         names = b",".join(b'"%d"' % number for number in range(9_000))
-        body = b'{"streams":[%b]}' % names if path.endswith("tails") else b"[%b]" % b",".join([names] * 20)
+        body = (
+            b'{"streams":[%b]}' % names
+            if path.endswith("tails")
+            else b"[%b]" % b",".join([names] * 20)
+        )
         assert client.post(path, headers=JSON, content=body).is_success
         assert metric(client, "headrace_received_bytes_total") == len(body)
 
