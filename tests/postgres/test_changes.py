@@ -373,6 +373,40 @@ def test_wide_rows_of_a_snapshot_are_cut_by_bytes_and_read_again_alike(database:
         assert ids == list(range(1, 61))
 
 
+def test_a_snapshot_with_columns_has_them_before_the_rows_of_each_table_and_again_alike(
+    database: str,
+) -> None:
+    execute(
+        database,
+        ITEMS,
+        "insert into items select n, 'x' from generate_series(1, 3) n",
+        "create table empty (b int, a int, primary key (b, a))",
+        "create table bare (a int, b int); alter table bare replica identity full",
+    )
+    tables = ["items", "empty", "bare"]
+    slot = Slot(database, "slot_" + database.rpartition("/")[2], tables, with_columns=True)
+    feed = ChangeFeed(slot)
+    at, taken = feed.begin(), list[Change]()
+    for _ in range(3):
+        batch = feed.next_batch(at, rows_max=2, bytes_max=1 << 20, wait_secs=0)
+        if not taken:
+            execute(database, "alter table items add column later int")
+        assert feed.reread(batch.start, batch.end) == batch.changes
+        at = batch.end
+        taken += batch.changes
+    feed.close()
+    items, empty, bare = [change for change in taken if change.op == "schema"]
+    told = [(change.table, change.op) for change in taken]
+    assert told == [
+        ("public.items", "schema"), *(3 * [("public.items", "snapshot")]),
+        ("public.empty", "schema"), ("public.bare", "schema"),
+    ]  # fmt: skip
+    assert "later" not in [column["name"] for column in value(items)["columns"]]
+    assert [column["key"] for column in value(empty)["columns"]] == [True, True]
+    assert "primary_key" not in value(empty)
+    assert value(bare)["primary_key"] is False
+
+
 def test_reading_wide_rows_of_a_snapshot_holds_few_of_them(database: str) -> None:
     execute(
         database,

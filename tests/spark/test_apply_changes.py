@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psycopg
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from headrace.client import Client
+from headrace.postgres.server import PostgresServer
 from headrace.spark.pipelines import apply_changes, compact, postgres_to_stream
-from headrace.spark.pipelines.base import ConfigError, Run
+from headrace.spark.pipelines.base import ConfigError, ConfigFile, Run
 from headrace.spark.pipelines.reset import carry_out, plan
 from headrace.testing.server_process import ServerProcess
+from tests.conftest import Serve
 from tests.spark.test_pipelines import execute, rows, run_once
 
 pytestmark = pytest.mark.slow
+
+DOCUMENTED = Path("docs/pipelines.md").read_text("utf-8")
+
+
+@pytest.fixture
+def target(postgres: PostgresServer, database: str) -> Iterator[str]:
+    name = f"{database.rpartition('/')[2]}_mirror"
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f"create database {name}".encode())
+        yield postgres.url_of(name)
+        admin.execute(f"drop database {name} with (force)".encode())
 
 
 def change(key: str, operation: str = "upsert", **value: Any) -> dict[str, Any]:
@@ -81,6 +98,48 @@ def test_a_batch_that_was_applied_and_not_noted_is_not_applied_again(
     carry_out(plan(config, Run(True, tmp_path / "other"), checkpoint_lost=True))
     run_once(spark, apply_changes, config, tmp_path / "other")
     assert rows(database, history) == expected
+
+
+def test_the_documented_mirror_fills_an_empty_database(
+    spark: SparkSession,
+    serve: Serve,
+    database: str,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tables with a key, with several columns as a key in another order, and without one."""
+    execute(
+        database,
+        "create table items (id int primary key, title text not null, at timestamptz)",
+        "create table orders (n numeric(9,2), region text, no int, primary key (no, region))",
+        "create table notes (a int, b text); alter table notes replica identity full",
+        "create table none (id uuid primary key)",
+        "insert into items select n, 'item ' || n, now() from generate_series(1, 20) n",
+        "insert into orders select n / 3.0, 'r/' || n % 3, n from generate_series(1, 20) n",
+        "insert into notes values (1, null), (null, 'b')",
+    )
+    (text,) = re.findall(r"```toml\n(\[postgres-to-stream\].*?)```", DOCUMENTED, re.DOTALL)
+    monkeypatch.setenv("SOURCE_URL", database)
+    monkeypatch.setenv("TARGET_URL", target)
+    (tmp_path / "mirror.toml").write_text(text)
+    file = ConfigFile.read(tmp_path / "mirror.toml")
+    server = serve()
+    out = msgspec.structs.replace(
+        file.of(postgres_to_stream.PIPELINE),
+        server=server.url, tables=("items", "orders", "notes", "none"), changes_per_batch=15,
+    )  # fmt: skip
+    into = msgspec.structs.replace(file.of(apply_changes.PIPELINE), server=server.url)
+    for statement in ("select 1", "delete from orders where no = 4; delete from notes where a = 1"):
+        execute(database, statement)
+        run_once(spark, postgres_to_stream, out, tmp_path / "out")
+        run_once(spark, apply_changes, into, tmp_path / "into")
+        for table in ("items", "orders", "notes", "none"):
+            query = f"select to_jsonb(t)::text from {table} t order by 1"
+            assert rows(target, query) == rows(database, query), table
+    keys = "select pg_get_constraintdef(oid) from pg_constraint where contype = 'p' and"
+    assert rows(target, f"{keys} conrelid = 'orders'::regclass") == [("PRIMARY KEY (region, no)",)]
+    assert rows(target, f"{keys} conrelid = 'notes'::regclass") == []
 
 
 def test_history_has_the_times_at_which_postgres_committed(

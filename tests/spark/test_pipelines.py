@@ -372,9 +372,10 @@ def test_changes_become_state_protocol_messages_by_key_or_by_table(
     run_once(spark, postgres_to_stream, tables, tmp_path / "tables")
     run_once(spark, postgres_to_stream, keys, tmp_path / "keys")
     with Client(server.url) as client:
-        found = client.stream("p2s-all").read_json()
+        columns, *found = client.stream("p2s-all").read_json()
         of_one = client.stream("p2s-items/1").read_json()
         of_two = client.stream("p2s-items/2").read_json()
+    assert columns["headers"] == {"control": "schema"}, "before the rows of the snapshot"
     assert found[-1]["headers"]["control"] == "reset"
     steps = [(m["headers"]["operation"], m["key"], m.get("value")) for m in found[:-1]]
     assert steps == [
@@ -418,7 +419,7 @@ def test_changes_carry_what_metadata_asks_for(
     [(after, end)] = rows(database, "select clock_timestamp(), pg_current_wal_lsn()::text")
     run_once(spark, postgres_to_stream, config, tmp_path)
     with Client(server.url) as client:
-        copied, *found = client.stream("p2s/metadata").read_json()
+        _, copied, *found = client.stream("p2s/metadata").read_json()
     assert copied["headers"]["lsn"]
     assert [(m["headers"]["operation"], m["key"], m.get("old_value")) for m in found] == [
         ("insert", "1", None),
@@ -500,9 +501,12 @@ def test_a_table_altered_and_copied_again_folds_to_what_it_holds(
         messages = client.stream("p2s-again").read_json()
     for message in messages:
         state.apply(message)
-    assert [message["headers"].get("control") for message in messages[4:6]] == ["reset", "schema"]
-    assert messages[5]["type"] == "items"
-    assert [column["type"] for column in messages[5]["value"]["columns"]] == ["text", "integer"]
+    controls = [message["headers"].get("control") for message in messages]
+    reset = controls.index("reset")
+    assert (controls[0], controls[reset + 1]) == ("schema", "schema")
+    assert messages[reset + 1]["type"] == "items"
+    types = [column["type"] for column in messages[reset + 1]["value"]["columns"]]
+    assert types == ["text", "integer"]
     assert state.rows("items") == {
         key: {"id": row_id, "n": 7}
         for key, row_id in [

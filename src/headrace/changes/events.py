@@ -72,6 +72,7 @@ class TableShape:
 
     source: Source
     columns: tuple[ColumnShape, ...]
+    has_key: bool = True  # if not, all columns together identify a row
 
 
 @dataclass(frozen=True, slots=True)

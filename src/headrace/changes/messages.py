@@ -56,6 +56,7 @@ class _Column(msgspec.Struct):
 
 class _Columns(msgspec.Struct):
     columns: tuple[_Column, ...]
+    primary_key: bool = True  # without one, all columns together identify a row
 
 
 class _Snapshot(msgspec.Struct):
@@ -113,9 +114,12 @@ def _control(control: str, message: _Message, at_us: int | None) -> list[Event]:
     if control == "snapshot-end":
         return [SnapshotEnd()]
     if control == "schema" and message.type is not None:
-        found = _columns.decode(message.value).columns
-        columns = tuple(ColumnShape(each.name, each.type, each.key) for each in found)
-        return [TableShape(Source(message.type), columns)]
+        found = _columns.decode(message.value)
+        columns = tuple(
+            ColumnShape(each.name, each.type, each.key and found.primary_key)
+            for each in found.columns
+        )
+        return [TableShape(Source(message.type), columns, found.primary_key)]
     return []  # another control: nothing about rows
 
 

@@ -51,8 +51,9 @@ def no_table(name: str) -> CannotApply:
 
 def no_key(name: str) -> CannotApply:
     return CannotApply(
-        f"There is no table {name}, and its stream does not say which columns are its key. Make "
-        "it, or set keys."
+        f"There is no table {name}, and its stream does not say which columns are its key: no "
+        "schema message precedes its first row, as in a stream of an earlier version of "
+        "postgres-to-stream, from Electric, or compacted. Make the table, or set keys."
     )
 
 

@@ -173,7 +173,7 @@ class Copies:
                 connection.execute("set local synchronous_commit = on")
                 self._staging.begin(connection, [wanted.table])
                 rows = self._staging.add_resets(connection, [wanted.table])
-                rows += self._staging.add_rows(connection, wanted.table, rows)
+                rows += self._slot.stage_table(connection, self._staging, wanted.table, rows)
                 if files(connection, wanted.table) != before:
                     raise psycopg.OperationalError("A table was rewritten while it was copied.")
                 row = connection.execute(

@@ -55,6 +55,7 @@ from headrace.postgres.catalog import (
     exists,
     files,
     identifier,
+    primary_key,
     qualified,
 )
 from headrace.postgres.pgoutput import Change, Relation, lsn_number, lsn_text
@@ -144,7 +145,8 @@ class Slot:
     """A named slot over a list of tables; the publication bears the same name.
 
     Without a name it has the default one of its database. `consumer` is the name under which others
-    see who has it. With `needs_key` a table without a primary key is refused.
+    see who has it. With `needs_key` a table without a primary key is refused, with `with_columns`
+    the rows of a snapshot are preceded by the columns of their table.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class Slot:
         snapshot: bool = True,
         consumer: str = "",
         needs_key: bool = False,
+        with_columns: bool = False,
     ) -> None:
         if name:
             check_slot_name(name)
@@ -167,6 +170,7 @@ class Slot:
         self.with_snapshot = snapshot
         self.consumer = consumer or socket.gethostname()
         self.needs_key = needs_key
+        self.with_columns = with_columns
         self.types = Types(self.connect)
 
     @cached_property
@@ -344,6 +348,19 @@ class Slot:
     def _staging(self) -> Staging:
         return Staging(f"snapshot_{self.name}", self.types.encoder)
 
+    def stage_table(
+        self, connection: psycopg.Connection, staging: Staging, table: str, first: int
+    ) -> int:
+        """Copy a table, with its columns if they are wanted; how many rows that took."""
+        rows = staging.add_rows(connection, table, first + self.with_columns)
+        if self.with_columns:  # behind the rows: the table is locked now, and keeps its columns
+            relation = describe(connection, table, self.types.encoder)
+            columns = self.types.describe(relation)
+            if not relation.key_names and not primary_key(connection, table):
+                columns = columns.removesuffix("}") + ',"primary_key":false}'
+            rows += staging.add_columns(connection, table, columns, first)
+        return rows
+
     def _begin(self, known: int) -> Generation:
         with self.connect() as connection:
             # Held until the connection closes: of two consumers that start at once, one would drop
@@ -438,7 +455,7 @@ class Slot:
             # rows yet.
             rows = self._staging.add_resets(connection, self.tables) if number else 0
             for table in self.tables:
-                rows += self._staging.add_rows(connection, table, rows)
+                rows += self.stage_table(connection, self._staging, table, rows)
         connection.execute(
             "insert into headrace.slots (slot, generation, tables, lsn, rows, staged, keep_mb)"
             " values (%s, %s, %s, %s, %s, true, %s) on conflict (slot) do"

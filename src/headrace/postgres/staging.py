@@ -56,6 +56,19 @@ class Staging:
             )
         return len(tables)
 
+    def add_columns(
+        self, connection: psycopg.Connection, table: str, columns: str, seq: int
+    ) -> int:
+        """A row that says which columns `table` has, for a consumer that knows nothing of it.
+
+        It is an array in an array, which no row of a table is.
+        """
+        connection.execute(
+            self._format("insert into headrace.{} (seq, relation, fields) values (%s, %s, %s)"),
+            (seq, table, [[columns]]),
+        )
+        return 1
+
     def add_rows(self, connection: psycopg.Connection, table: str, first: int) -> int:
         columns = describe(connection, table).columns
         texts = sql.SQL(", ").join(
@@ -96,6 +109,10 @@ class Staging:
             for seq, table, texts, at in cursor.stream(query, (start, end)):
                 if texts is None:
                     yield Change(table, "reset", None, None, None, [], lsn, seq, 0, int(at))
+                    continue
+                if texts and isinstance(texts[0], list):
+                    value = texts[0][0]
+                    yield Change(table, "schema", None, value, None, [], lsn, seq, 0, int(at))
                     continue
                 relation = relations[table]
                 fields = relation.fields(texts)

@@ -60,6 +60,7 @@ class AppliedTable:
         self._now_us = now_us
         self._table = self._look()
         self._shape: tuple[ColumnShape, ...] = ()
+        self._has_key = True
         self._changes: list[Applied] = []
         self._new: dict[str, list[bytes]] = {}  # columns to add, with values that say their type
         self.columns = list(known_columns)  # what the source has, in its order
@@ -88,7 +89,7 @@ class AppliedTable:
     def reshape(self, shape: TableShape) -> None:
         """The source has these columns from here on."""
         self.flush()
-        self._shape = shape.columns
+        self._shape, self._has_key = shape.columns, shape.has_key
         self.columns = [column.name for column in shape.columns]
         self.was_widened = True
         self._settled = set()
@@ -182,7 +183,7 @@ class AppliedTable:
     def _create(self) -> None:
         if not self._rules.create_table:
             raise no_table(self.name)
-        if not self._keys:
+        if self._has_key and not self._keys:
             raise no_key(self.name)
         new: dict[str, list[bytes]] = {name: [] for name in self._keys}
         new |= self._new

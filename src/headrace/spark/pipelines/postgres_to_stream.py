@@ -172,6 +172,15 @@ def _cannot_reset(config: Config) -> bool:
     return follows and "{key}" in config.stream
 
 
+def _tells_columns(config: Config) -> bool:
+    """Whether a snapshot begins with the columns of its tables: from them a mirror makes its own.
+
+    Rows of earlier versions came without, and those of a stream each have nowhere to send them.
+    """
+    wanted = config.format == "changes" and "schema" in (config.operations or _CHANGES)
+    return wanted and "{key}" not in config.stream
+
+
 def _check_quarantine(config: Config) -> None:
     """What no row can help: a name that is bad in every row would set all of them aside."""
     for table in config.tables if config.quarantine else ():
@@ -211,6 +220,7 @@ def source(spark: SparkSession, config: Config, *, consumer: str = "") -> DataFr
         .option("withoutKey", config.without_key)
         .option("onReset", "fail" if _cannot_reset(config) else "report")
         .option("consumer", consumer)
+        .option("snapshotColumns", str(_tells_columns(config)).lower())
         .option("maxChangesPerTrigger", config.changes_per_batch)
         .option("maxBytesPerTrigger", config.bytes_per_batch)
         .option("maxRowBytes", config.row_bytes_max)

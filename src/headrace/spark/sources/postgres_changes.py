@@ -34,7 +34,7 @@ OPTIONS = frozenset(
     {
         "url", "slot", "tables", "snapshot", "origin", "onLostSlot", "maxChangesPerTrigger",
         "maxBytesPerTrigger", "pollMs", "retrySecs", "consumer", "onPartitions", "withoutKey",
-        "onReset", "maxRowBytes",
+        "onReset", "maxRowBytes", "snapshotColumns",
     }
 )  # fmt: skip
 
@@ -72,6 +72,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._needs_key = options.choice("withoutKey", ("allow", "refuse")) == "refuse"
         self._may_reset = options.choice("onReset", ("report", "fail")) == "report"
         self._row_bytes_max = options.number("maxRowBytes", ROW_BYTES_MAX)
+        self._with_columns = options.flag("snapshotColumns", False)
         self._until: int | None = None
         self._planned: Batch | None = None
         self._opened: ChangeFeed | None = None
@@ -92,6 +93,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 snapshot=self._snapshot,
                 consumer=self._consumer,
                 needs_key=self._needs_key,
+                with_columns=self._with_columns,
             )
             self._opened = ChangeFeed(
                 slot,
