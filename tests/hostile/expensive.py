@@ -73,7 +73,7 @@ def heads_of_many_clients(ground: Ground) -> None:
 def metrics_of_many_clients(ground: Ground) -> None:
     """Less than a small read on each connection, and half a millisecond for each request in it."""
     request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    ground.send(*[request] * 4000, connections=400)
+    ground.send(*[request] * 800, connections=400)
 
 
 def listings_of_many_clients(ground: Ground) -> None:

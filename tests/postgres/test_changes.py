@@ -604,6 +604,12 @@ def changes_after(consumer: Consumer, start: FeedPosition) -> list[tuple[str, st
         start = batch.end
 
 
+def nobody_reads(database: str) -> bool:
+    query = "select from pg_replication_slots where database = current_database() and active"
+    with psycopg.connect(database) as connection:
+        return connection.execute(query.encode()).fetchone() is None
+
+
 def test_a_recovery_that_fails_while_it_copies_begins_again(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,6 +619,7 @@ def test_a_recovery_that_fails_while_it_copies_begins_again(
         consumer.take(2)
         assert consumer.is_quiet()
         consumer.feed.close()
+        eventually(lambda: nobody_reads(database), "Postgres has noticed that the reader is gone")
         execute(
             database,
             f"select pg_drop_replication_slot('{consumer.feed.slot.name}')",
@@ -699,6 +706,7 @@ def test_a_slot_that_is_lost_without_a_snapshot_to_go_on_from_is_an_error(databa
     feed = ChangeFeed(slot)
     start = feed.begin()
     feed.close()
+    eventually(lambda: nobody_reads(database), "Postgres has noticed that the reader is gone")
     execute(database, f"select pg_drop_replication_slot('{slot.name}')")
     with pytest.raises(SlotError, match="is lost"):
         ChangeFeed(slot).next_batch(start, rows_max=9, bytes_max=1 << 24, wait_secs=0)

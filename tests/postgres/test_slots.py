@@ -122,7 +122,7 @@ def test_a_slot_whose_owner_is_let_go_of_is_begun_anew(database: str) -> None:
         first.feed.close()
         with pytest.raises(SlotError) as refused:
             Consumer(database, name_of(database), ["items"])
-        execute(database, str(refused.value).partition(" run: ")[2])
+        execute(database, str(refused.value).partition("a query of your own: ")[2])
         with consuming(database, "items") as second:
             assert [change.op for change in second.take(2)] == ["reset", "snapshot"]
             assert second.is_quiet()

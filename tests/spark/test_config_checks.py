@@ -33,6 +33,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "shards": (0, 10_001),
     "late_mins": (-1,),
     "merge_files_secs": (-1,),
+    "lake": ("s3://bucket/lake", "gs://bucket/lake"),
     "messages_min": (-1,),
     "bytes_min": (-1,),
     "every_secs": (-1.0,),
@@ -61,7 +62,7 @@ WORDS = frozenset(
     {
         "format", "value", "snapshot", "on_lost_slot", "origin", "on_partitions", "without_key",
         "operations", "metadata", "scd_type", "new_columns", "exactly_once", "fail_on_data_loss",
-        "create_table", "fire_triggers", "timestamps", "drop_others",
+        "create_table", "fire_triggers", "timestamps", "drop_others", "target",
     }
 )  # fmt: skip
 # Any text can be one: a prefix of names, and what Postgres calls the origin of rows.

@@ -106,7 +106,8 @@ def test_the_pipelines_are_configured_as_they_are_run(monkeypatch: pytest.Monkey
     [config] = of_kind("ConfigMap")
     tables = tomllib.loads(config["data"]["pipelines.toml"])
     for variable in container["env"]:
-        monkeypatch.setenv(variable["name"], "postgresql://host/database")
+        scheme = "postgresql" if "POSTGRES" in variable["name"] else "http"
+        monkeypatch.setenv(variable["name"], f"{scheme}://host/database")
     run = [name for name in container["args"] if name in names()]
     assert run == [name for name in tables if name != "spark"]
     for name in run:

@@ -322,7 +322,8 @@ def test_a_copy_of_a_stopped_server_is_a_backup(tmp_path: Path) -> None:
 
 def test_the_scrape_configuration_names_ports_of_the_stack() -> None:
     page = (ROOT / "docs/production.md").read_text()
-    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (block,) = [block for block in blocks if "scrape_configs" in block]
     targets = json.dumps(yaml.safe_load(block))
     ports = {int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", targets)}
     pipelines = int(re.findall(r"--metrics-listen (\d+)", block)[0])

@@ -73,10 +73,9 @@ class Config(StreamsConfig, frozen=True, kw_only=True):
             rest = rest.replace(mark, "")
         if "{" in rest or "}" in rest:
             raise ValueError(f"table: {self.table!r} may contain {', '.join(_MARKS)}.")
-        if self.is_lake:
-            local_path("lake", self.lake)
-            if not self.fire_triggers:
-                raise ValueError(f"fire_triggers is of Postgres, and the target is {self.target}.")
+        local_path("lake", self.lake)
+        if self.is_lake and not self.fire_triggers:
+            raise ValueError(f"fire_triggers is of Postgres, and the target is {self.target}.")
 
     @property
     def is_lake(self) -> bool:
