@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace.client import Client
 from headrace.postgres.ledger import SinkError
 from headrace.postgres.pgoutput import lsn_number
-from headrace.spark.pipelines import postgres_to_stream
+from headrace.spark.pipelines import pipeline, postgres_to_stream
 from headrace.spark.pipelines.base import ConfigError, Run
 from headrace.spark.pipelines.runner import explain
 from headrace.spark.rewind import rewind
@@ -166,7 +166,7 @@ def test_rows_that_the_server_refuses_go_aside_once_and_the_others_arrive(
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"stream": "a//{table}"}, "stream: 'a//items' cannot be the stream of items"),
+        ({"stream": "a//{table}"}, r"stream: 'a//\{table\}' cannot be a stream"),
         ({"stream": "/x/{key}"}, "'x' is not a bucket id"),
         ({"stream": "bad", "quarantine": "bad"}, "both the stream of items and the quarantine"),
         ({"quarantine": "../bad"}, "quarantine: '../bad' cannot be a stream"),
@@ -180,7 +180,9 @@ def test_a_configuration_that_would_lose_rows_is_refused(
     spark: SparkSession, tmp_path: Path, given: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        postgres_to_stream.start(spark, postgres_to_stream.Config(**given), Run(True, tmp_path))
+        config = pipeline("postgres-to-stream").configure(given)
+        assert isinstance(config, postgres_to_stream.Config)
+        postgres_to_stream.start(spark, config, Run(True, tmp_path))
 
 
 class Loader:
