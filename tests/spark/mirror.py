@@ -119,7 +119,7 @@ class Mirror(Campaign):
 
     def _quarantined(self) -> list[str]:
         with self._client() as client:
-            stream = client.stream(applied("http://localhost", "").quarantine)
+            stream = client.stream(applied("http://localhost", self.target).quarantine)
             try:
                 return [str(record) for record in stream.read_json()]
             except StreamNotFound:

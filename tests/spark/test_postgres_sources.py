@@ -179,10 +179,13 @@ def test_rows_that_the_server_refuses_go_aside_once_and_the_others_arrive(
 def test_a_configuration_that_would_lose_rows_is_refused(
     spark: SparkSession, tmp_path: Path, given: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+    def start() -> None:
         config = pipeline("postgres-to-stream").configure(given)
         assert isinstance(config, postgres_to_stream.Config)
         postgres_to_stream.start(spark, config, Run(True, tmp_path))
+
+    with pytest.raises(ConfigError, match=sentence):
+        start()
 
 
 class Loader:
