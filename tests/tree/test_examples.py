@@ -80,7 +80,9 @@ def run(command: str, address: str, directory: Path) -> subprocess.CompletedProc
     return subprocess.run(
         ["/bin/sh", "-c", command.replace(DOCUMENTED_ADDRESS, address)],
         cwd=directory,
+        # Profiles are kept in the user's configuration, which is not to be touched.
         env=os.environ
+        | {"XDG_CONFIG_HOME": str(directory / ".config")}
         | {"PATH": path, "NO_COLOR": "1", "COLUMNS": "100", "HEADRACE_URL": f"http://{address}"},
         capture_output=True,
         text=True,
